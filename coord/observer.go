@@ -1,0 +1,20 @@
+package coord
+
+import (
+	"context"
+	"time"
+)
+
+// Observer hears of every operation of a [Backend] when it ends. It must be
+// quick and safe for concurrent use.
+type Observer interface {
+	Observe(ctx context.Context, o Observation)
+}
+
+// Observation is one operation that ended.
+type Observation struct {
+	Op    string        // such as "claimer.claim"; a small fixed set
+	Items int           // how many runs, events, decisions … it was about
+	Err   error         // as the caller got it; nil: it succeeded
+	Took  time.Duration // by the monotonic clock
+}

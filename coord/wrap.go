@@ -1,0 +1,138 @@
+package coord
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+)
+
+// Options are what all drivers have in common.
+type Options struct {
+	Logger   *slog.Logger // default: discards
+	Observer Observer     // default: none
+}
+
+// Wrap puts the seam over a driver: it validates requests and fills in their
+// defaults, gives every error its operation, counts, times and logs, and
+// refuses calls after Close. A driver's Open function returns its backend
+// wrapped, so that nobody else needs to; wrapping twice does no harm.
+func Wrap(driver Backend, o Options) Backend {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	s := &seam{driver: driver, log: o.Logger, observer: o.Observer}
+	s.claimer = claimerSeam{s, driver.Claimer()}
+	s.tickets = ticketsSeam{s, driver.Tickets()}
+	s.limiter = limiterSeam{s, driver.Limiter()}
+	s.broadcaster = broadcasterSeam{s, driver.Broadcaster()}
+	return s
+}
+
+// seam is the one place between callers and drivers.
+type seam struct {
+	driver   Backend
+	log      *slog.Logger
+	observer Observer
+	closed   atomic.Bool
+	away     atomic.Bool // the store was unavailable at the last call
+
+	claimer     claimerSeam
+	tickets     ticketsSeam
+	limiter     limiterSeam
+	broadcaster broadcasterSeam
+}
+
+func (s *seam) Claimer() Claimer         { return s.claimer }
+func (s *seam) Tickets() Tickets         { return s.tickets }
+func (s *seam) Limiter() Limiter         { return s.limiter }
+func (s *seam) Broadcaster() Broadcaster { return s.broadcaster }
+
+func (s *seam) Ping(ctx context.Context) error {
+	return s.do(ctx, "backend.ping", "", 1, nil, func() error { return s.driver.Ping(ctx) })
+}
+
+func (s *seam) Close(ctx context.Context) error {
+	s.closed.Store(true)
+	if err := s.driver.Close(ctx); err != nil {
+		return &Error{Op: "backend.close", Err: err}
+	}
+	return nil
+}
+
+// inTx marks the context of a transaction's function with its backend.
+type inTx struct{ s *seam }
+
+func (s *seam) InTx(ctx context.Context, fn func(context.Context, Tx) error) error {
+	var own error // what fn returned; it goes back unchanged
+	err := s.do(ctx, "backend.tx", "", 1, nil, func() error {
+		return s.driver.InTx(ctx, func(ctx context.Context, tx Tx) error {
+			own = fn(context.WithValue(ctx, inTx{s}, true), txSeam{s, tx})
+			return own
+		})
+	})
+	if own != nil {
+		return own
+	}
+	return err
+}
+
+// do runs one operation: refused when closed, inside a transaction's function
+// or invalid, and otherwise timed, its error given a name, and its outcome told.
+func (s *seam) do(ctx context.Context, op, key string, items int, invalid error, call func() error) error {
+	if ctx.Value(inTx{s}) != nil {
+		invalid = &InvalidError{Field: "ctx", Reason: "the backend was called inside InTx; use the Tx"}
+	}
+	return s.run(ctx, op, key, items, invalid, call)
+}
+
+// run is do for calls that may be made inside a transaction.
+func (s *seam) run(ctx context.Context, op, key string, items int, invalid error, call func() error) error {
+	var started time.Time
+	if s.observer != nil {
+		started = time.Now()
+	}
+	err := invalid
+	switch {
+	case s.closed.Load():
+		err = ErrClosed
+	case err == nil:
+		err = call()
+	}
+	if err != nil {
+		err = s.wrap(ctx, op, key, err)
+	}
+	s.note(ctx, err)
+	if s.observer != nil {
+		s.observer.Observe(ctx, Observation{Op: op, Items: items, Err: err, Took: time.Since(started)})
+	}
+	return err
+}
+
+// wrap gives an error its operation, once, and makes a deadline that ran out an
+// ErrUnavailable too.
+func (s *seam) wrap(ctx context.Context, op, key string, err error) error {
+	if e, ok := errors.AsType[*Error](err); ok && e.Op == op {
+		return err
+	}
+	if errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, ErrUnavailable) {
+		err = fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	return &Error{Op: op, Key: key, Err: err}
+}
+
+// note logs when the store goes away and when it is back, once each.
+func (s *seam) note(ctx context.Context, err error) {
+	switch {
+	case err == nil:
+		if s.away.Load() && s.away.CompareAndSwap(true, false) {
+			s.log.InfoContext(ctx, "coordination store is reachable again")
+		}
+	case errors.Is(err, ErrUnavailable) && ctx.Err() == nil:
+		if s.away.CompareAndSwap(false, true) {
+			s.log.WarnContext(ctx, "coordination store is unavailable", "error", err)
+		}
+	}
+}

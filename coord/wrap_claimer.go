@@ -1,0 +1,198 @@
+package coord
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"slices"
+	"strconv"
+	"time"
+)
+
+type claimerSeam struct {
+	*seam
+	driver Claimer
+}
+
+func (id RunID) key() string { return strconv.FormatInt(int64(id), 10) }
+
+func (s claimerSeam) PutTask(ctx context.Context, t Task) (stored Task, err error) {
+	invalid := t.complete()
+	err = s.do(ctx, "claimer.put_task", t.Name, 1, invalid, func() (err error) {
+		stored, err = s.driver.PutTask(ctx, t)
+		return err
+	})
+	return stored, err
+}
+
+func (s claimerSeam) Task(ctx context.Context, name string) (t Task, err error) {
+	err = s.do(ctx, "claimer.task", name, 1, nil, func() (err error) {
+		t, err = s.driver.Task(ctx, name)
+		return err
+	})
+	return t, err
+}
+
+func (s claimerSeam) Tasks(ctx context.Context) iter.Seq2[Task, error] {
+	return list(ctx, s.seam, "claimer.tasks", nil, func() iter.Seq2[Task, error] { return s.driver.Tasks(ctx) })
+}
+
+func (s claimerSeam) DeleteTask(ctx context.Context, name string) error {
+	return s.do(ctx, "claimer.delete_task", name, 1, nil, func() error { return s.driver.DeleteTask(ctx, name) })
+}
+
+func (s claimerSeam) PauseTask(ctx context.Context, name string, paused bool) error {
+	return s.do(ctx, "claimer.pause_task", name, 1, nil, func() error { return s.driver.PauseTask(ctx, name, paused) })
+}
+
+func (s claimerSeam) Trigger(ctx context.Context, name, key string) (r Run, err error) {
+	err = s.do(ctx, "claimer.trigger", name, 1, text("key", key, 0, maxName), func() (err error) {
+		r, err = s.driver.Trigger(ctx, name, key)
+		return err
+	})
+	return r, err
+}
+
+func completeRuns(runs []NewRun) ([]NewRun, error) {
+	if len(runs) > MaxEnqueue {
+		return nil, fieldError("runs", "are %d, at most %d can be queued in one call", len(runs), MaxEnqueue)
+	}
+	runs = slices.Clone(runs)
+	for i := range runs {
+		if err := runs[i].complete(fmt.Sprintf("runs[%d]", i)); err != nil {
+			return nil, err
+		}
+	}
+	return runs, nil
+}
+
+func (s claimerSeam) Enqueue(ctx context.Context, runs ...NewRun) (queued []Run, err error) {
+	runs, invalid := completeRuns(runs)
+	err = s.do(ctx, "claimer.enqueue", "", len(runs), invalid, func() (err error) {
+		if len(runs) > 0 {
+			queued, err = s.driver.Enqueue(ctx, runs...)
+		}
+		return err
+	})
+	return queued, err
+}
+
+func (s claimerSeam) Claim(ctx context.Context, o ClaimOptions) (claims []Claim, err error) {
+	invalid := o.complete()
+	deadline := time.Now().Add(o.Lease)
+	err = s.do(ctx, "claimer.claim", o.Worker, o.Limit, invalid, func() (err error) {
+		claims, err = s.driver.Claim(ctx, o)
+		return err
+	})
+	return withDeadline(claims, deadline), err
+}
+
+func withDeadline(claims []Claim, deadline time.Time) []Claim {
+	for i := range claims {
+		claims[i].Deadline = deadline
+	}
+	return claims
+}
+
+func (s claimerSeam) Extend(ctx context.Context, lease time.Duration, claims ...Claim) (held []Claim, err error) {
+	deadline := time.Now().Add(lease)
+	invalid := invalid(span("lease", lease, minLease, maxLease), between("claims", len(claims), 0, MaxBatch))
+	err = s.do(ctx, "claimer.extend", "", len(claims), invalid, func() (err error) {
+		if len(claims) > 0 {
+			held, err = s.driver.Extend(ctx, lease, claims...)
+		}
+		return err
+	})
+	return withDeadline(held, deadline), err
+}
+
+func completeResults(results []Result) ([]Result, error) {
+	if err := between("results", len(results), 0, MaxBatch); err != nil {
+		return nil, err
+	}
+	results = slices.Clone(results)
+	seen := make(map[RunID]bool, len(results))
+	for i := range results {
+		if err := results[i].complete(); err != nil {
+			return nil, err
+		}
+		if id := results[i].Claim.Run.ID; seen[id] {
+			return nil, fieldError("results", "name run %d twice", id)
+		} else {
+			seen[id] = true
+		}
+	}
+	return results, nil
+}
+
+func resultsKey(results []Result) string {
+	if len(results) == 1 {
+		return results[0].Claim.Run.ID.key()
+	}
+	return ""
+}
+
+func (s claimerSeam) Finish(ctx context.Context, results ...Result) error {
+	results, invalid := completeResults(results)
+	return s.do(ctx, "claimer.finish", resultsKey(results), len(results), invalid, func() error {
+		if len(results) == 0 {
+			return nil
+		}
+		return s.driver.Finish(ctx, results...)
+	})
+}
+
+func (s claimerSeam) Cancel(ctx context.Context, id RunID) error {
+	return s.do(ctx, "claimer.cancel", id.key(), 1, nil, func() error { return s.driver.Cancel(ctx, id) })
+}
+
+func (s claimerSeam) Run(ctx context.Context, id RunID) (r Run, err error) {
+	err = s.do(ctx, "claimer.run", id.key(), 1, nil, func() (err error) {
+		r, err = s.driver.Run(ctx, id)
+		return err
+	})
+	return r, err
+}
+
+func (s claimerSeam) Runs(ctx context.Context, f RunFilter) iter.Seq2[Run, error] {
+	orDefault(&f.Limit, 100)
+	bad := between("RunFilter.Limit", f.Limit, 1, MaxBatch)
+	if f.State != "" {
+		bad = invalid(bad, oneOf("RunFilter.State", f.State, Queued, Running, Succeeded, Failed, Cancelled))
+	}
+	return list(ctx, s.seam, "claimer.runs", bad, func() iter.Seq2[Run, error] { return s.driver.Runs(ctx, f) })
+}
+
+func (s claimerSeam) Prune(ctx context.Context, r RunRetention) (n int, err error) {
+	bad := invalid(span("RunRetention.Age", r.Age, 0, maxSpan), between("RunRetention.Keep", r.Keep, 0, 1<<30))
+	err = s.do(ctx, "claimer.prune", "", 1, bad, func() (err error) {
+		n, err = s.driver.Prune(ctx, r)
+		return err
+	})
+	return n, err
+}
+
+func (s claimerSeam) Hints() (<-chan struct{}, func()) { return s.driver.Hints() }
+
+// list passes a driver's listing on, its error as that of one operation.
+func list[T any](ctx context.Context, s *seam, op string, invalid error, open func() iter.Seq2[T, error]) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		stopped := false
+		err := s.do(ctx, op, "", 1, invalid, func() error {
+			for item, err := range open() {
+				if err != nil {
+					return err
+				}
+				if !yield(item, nil) {
+					stopped = true
+					return nil
+				}
+			}
+			return nil
+		})
+		if err != nil && !stopped {
+			var zero T
+			yield(zero, err)
+		}
+	}
+}
