@@ -1,0 +1,401 @@
+// Package feed brings published events to the streams of one process. All
+// drivers share it: a driver finds new events and reads history, the hub does
+// the rest.
+package feed
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/tandemhq/tandem/coord"
+)
+
+// Source is what the hub needs of a driver. Both methods read the store.
+type Source interface {
+	// Heads is coord.Broadcaster.Heads.
+	Heads(ctx context.Context, topics ...string) (map[string]coord.Position, error)
+	// Read is coord.Broadcaster.Read.
+	Read(ctx context.Context, topic string, from coord.Position, limit int) ([]coord.Event, error)
+}
+
+// QueueBytes is how much one stream holds in memory. What does not fit is read
+// from the store when its turn comes.
+const QueueBytes = 1 << 20
+
+// readBatch is how many events of history are read at a time.
+const readBatch = 256
+
+// Hub is the index from topics to streams. It is safe for concurrent use.
+type Hub struct {
+	src Source
+
+	mu     sync.Mutex
+	topics map[string]map[*stream]*cursor
+	closed bool
+}
+
+// New returns a hub without streams.
+func New(src Source) *Hub {
+	return &Hub{src: src, topics: make(map[string]map[*stream]*cursor)}
+}
+
+// Deliver hands on events that were found in the store, in order per topic. An
+// event that comes twice, or that a stream has read itself, is dropped; behind
+// a hole the stream reads the store.
+func (h *Hub) Deliver(events []coord.Event) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, e := range events {
+		for s, c := range h.topics[e.Topic] {
+			s.offer(c, e)
+		}
+	}
+}
+
+// Listening reports whether there are streams.
+func (h *Hub) Listening() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.topics) > 0
+}
+
+// Resync makes every stream compare itself with the store. A driver calls it
+// when it can't know what it has missed, as after a lost connection.
+func (h *Hub) Resync(ctx context.Context) error {
+	h.mu.Lock()
+	topics := slices.Collect(maps.Keys(h.topics))
+	h.mu.Unlock()
+	if len(topics) == 0 {
+		return nil
+	}
+	heads, err := h.src.Heads(ctx, topics...)
+	if err != nil {
+		return err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for topic, streams := range h.topics {
+		for s, c := range streams {
+			s.compare(c, heads[topic])
+		}
+	}
+	return nil
+}
+
+// Subscribe opens a stream.
+func (h *Hub) Subscribe(ctx context.Context, from map[string]coord.Position) (coord.Stream, error) {
+	s := &stream{hub: h, wake: make(chan struct{}, 1), topics: make(map[string]*cursor)}
+	if err := s.Add(ctx, from); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// Close ends all streams.
+func (h *Hub) Close() {
+	h.mu.Lock()
+	h.closed = true
+	streams := make(map[*stream]bool)
+	for _, of := range h.topics {
+		for s := range of {
+			streams[s] = true
+		}
+	}
+	h.mu.Unlock()
+	for s := range streams {
+		s.Close()
+	}
+}
+
+func (h *Hub) join(s *stream, c *cursor) {
+	if h.topics[c.topic] == nil {
+		h.topics[c.topic] = make(map[*stream]*cursor)
+	}
+	h.topics[c.topic][s] = c
+}
+
+func (h *Hub) leave(s *stream, topic string) {
+	delete(h.topics[topic], s)
+	if len(h.topics[topic]) == 0 {
+		delete(h.topics, topic)
+	}
+}
+
+// cursor is where a stream is in one topic.
+type cursor struct {
+	topic string
+	read  coord.Position // the last event that Next returned
+	tail  coord.Position // the last event that is queued, or read
+	// behind: the store has, or may have, events behind tail that are not queued.
+	// Until they are read, what is delivered is only noted in known.
+	behind   bool
+	known    int64 // the highest number seen
+	starting bool  // Add has not settled where it begins
+}
+
+// stream implements coord.Stream. Locks are taken in the order hub, stream.
+type stream struct {
+	hub  *Hub
+	wake chan struct{} // one slot: something to do for Next
+
+	mu     sync.Mutex
+	topics map[string]*cursor
+	queue  []coord.Event
+	bytes  int
+	closed bool
+}
+
+func size(e coord.Event) int { return len(e.Payload) + len(e.Topic) + len(e.Kind) + 64 }
+
+// offer queues an event. The hub is locked.
+func (s *stream) offer(c *cursor, e coord.Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c.known = max(c.known, e.Position.Seq)
+	if c.behind || e.Position.Seq <= c.tail.Seq {
+		return
+	}
+	if e.Position.Seq > c.tail.Seq+1 || s.bytes > 0 && s.bytes+size(e) > QueueBytes {
+		c.behind = true
+	} else {
+		c.tail = e.Position
+		s.queue = append(s.queue, e)
+		s.bytes += size(e)
+	}
+	s.notify()
+}
+
+// compare marks a topic whose head in the store is not where the stream is.
+func (s *stream) compare(c *cursor, head coord.Position) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if head != c.tail {
+		c.behind = true
+		s.notify()
+	}
+}
+
+func (s *stream) notify() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (s *stream) Add(ctx context.Context, from map[string]coord.Position) error {
+	cursors := make(map[string]*cursor, len(from))
+	topics := make([]string, 0, len(from))
+	for topic, p := range from {
+		cursors[topic] = &cursor{topic: topic, read: p, tail: p, behind: true, starting: true}
+		topics = append(topics, topic)
+	}
+	// First listen, then look: what is published in between is noted in known.
+	if err := s.enter(cursors); err != nil || len(topics) == 0 {
+		return err
+	}
+	heads, err := s.hub.src.Heads(ctx, topics...)
+	if err != nil {
+		s.Remove(topics...)
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for topic, c := range cursors {
+		head := heads[topic]
+		if c.tail == coord.Head {
+			c.read, c.tail = head, head
+		}
+		// A topic that is where the store is needs no reading; for any other the
+		// reading also verifies the position.
+		c.behind = c.tail != head || c.known > c.tail.Seq
+		c.starting = false
+	}
+	s.notify()
+	return nil
+}
+
+// enter makes the hub deliver to the cursors.
+func (s *stream) enter(cursors map[string]*cursor) error {
+	s.hub.mu.Lock()
+	defer s.hub.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || s.hub.closed {
+		return coord.ErrClosed
+	}
+	for topic := range cursors {
+		if s.topics[topic] != nil {
+			return coord.ErrConflict
+		}
+	}
+	for topic, c := range cursors {
+		s.topics[topic] = c
+		s.hub.join(s, c)
+	}
+	return nil
+}
+
+func (s *stream) Remove(topics ...string) {
+	s.hub.mu.Lock()
+	defer s.hub.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, topic := range topics {
+		if s.topics[topic] == nil {
+			continue
+		}
+		delete(s.topics, topic)
+		s.hub.leave(s, topic)
+	}
+	kept := s.queue[:0]
+	s.bytes = 0
+	for _, e := range s.queue {
+		if s.topics[e.Topic] != nil {
+			kept = append(kept, e)
+			s.bytes += size(e)
+		}
+	}
+	clear(s.queue[len(kept):])
+	s.queue = kept
+}
+
+func (s *stream) Positions() map[string]coord.Position {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	positions := make(map[string]coord.Position, len(s.topics))
+	for topic, c := range s.topics {
+		positions[topic] = c.read
+	}
+	return positions
+}
+
+func (s *stream) Close() {
+	s.hub.mu.Lock()
+	defer s.hub.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
+	s.closed = true
+	for topic := range s.topics {
+		s.hub.leave(s, topic)
+	}
+	s.queue, s.bytes = nil, 0
+	s.notify()
+}
+
+func (s *stream) Next(ctx context.Context) ([]coord.Event, error) {
+	for {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		events, behind, err := s.queued()
+		if len(events) > 0 || err != nil {
+			return events, err
+		}
+		if behind != nil {
+			if events, err = s.catchUp(ctx, behind); len(events) > 0 || err != nil {
+				return events, err
+			}
+			continue
+		}
+		select {
+		case <-s.wake:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// queued takes what is queued, or else names a topic whose history is to be
+// read.
+func (s *stream) queued() ([]coord.Event, *cursor, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		s.notify() // for every later Next too
+		return nil, nil, coord.ErrClosed
+	}
+	if events := s.queue; len(events) > 0 {
+		s.queue, s.bytes = nil, 0
+		for _, e := range events {
+			s.topics[e.Topic].read = e.Position
+		}
+		return events, nil, nil
+	}
+	for _, c := range s.topics {
+		if c.behind && !c.starting {
+			return nil, c, nil
+		}
+	}
+	return nil, nil, nil
+}
+
+// catchUp reads a piece of history. The topic is no longer behind when the
+// store has nothing more and nothing was delivered meanwhile that is missing.
+func (s *stream) catchUp(ctx context.Context, c *cursor) ([]coord.Event, error) {
+	s.mu.Lock()
+	from := c.tail
+	s.mu.Unlock()
+	events, err := s.hub.src.Read(ctx, c.topic, from, readBatch)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.topics[c.topic] != c { // removed meanwhile
+		return nil, nil
+	}
+	if reset, ok := errors.AsType[*coord.ResetError](err); ok {
+		c.read, c.tail = reset.Head, reset.Head
+		c.behind = c.known > c.tail.Seq
+		c.known = 0
+		return nil, err
+	}
+	if err != nil {
+		return nil, err
+	}
+	if n := len(events); n > 0 {
+		c.tail = events[n-1].Position
+		c.read = c.tail
+	}
+	c.behind = len(events) == readBatch || c.known > c.tail.Seq
+	return events, nil
+}
+
+// Verify decides whether a position may be resumed. found are the retained
+// events of the topic from the position's own number on, in order; head is the
+// topic's last position. It returns the events behind the position.
+func Verify(topic string, from, head coord.Position, found []coord.Event) ([]coord.Event, error) {
+	reset := func(reason string) ([]coord.Event, error) {
+		return nil, &coord.ResetError{Topic: topic, Reason: reason, Head: head}
+	}
+	switch {
+	case from.Seq > head.Seq:
+		return reset(coord.ResetDiverged)
+	case from == head:
+		return nil, nil
+	case from.Seq == head.Seq:
+		return reset(coord.ResetDiverged)
+	case from == coord.Start:
+		if len(found) == 0 || found[0].Position.Seq != 1 {
+			return reset(coord.ResetTrimmed)
+		}
+		return found, nil
+	case len(found) == 0 || found[0].Position.Seq != from.Seq:
+		return reset(coord.ResetTrimmed)
+	case found[0].Position.Tag != from.Tag:
+		return reset(coord.ResetDiverged)
+	}
+	return found[1:], nil
+}
+
+// Fill returns heads with [coord.Start] for the topics that it lacks.
+func Fill(heads map[string]coord.Position, topics []string) map[string]coord.Position {
+	full := make(map[string]coord.Position, len(topics))
+	for _, topic := range topics {
+		full[topic] = heads[topic] // the zero position is Start
+	}
+	return full
+}

@@ -1,0 +1,433 @@
+// Package worker runs the handlers of due runs on top of a [coord.Claimer].
+//
+// A slot is taken before a run is claimed, so a worker never holds more than it
+// can run. Leases are extended for all runs together. Each handler's context is
+// cancelled by this process's own monotonic clock before its lease can end at
+// the store, even when every heartbeat hangs.
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"runtime/debug"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/tandemhq/tandem/coord"
+)
+
+// Handler executes a run. Returning nil ends it as succeeded; see [ErrFinished],
+// [Snooze] and [GiveUp] for other ends. Any other error, or a panic, is a failed
+// attempt.
+//
+// ctx is cancelled when the lease is lost or about to be, when the run is
+// cancelled, when its timeout is over, and when the worker's grace is; then
+// [context.Cause] says which: [coord.ErrFenced], [ErrCancelled],
+// [context.DeadlineExceeded] or [ErrDraining].
+type Handler func(ctx context.Context, c coord.Claim) error
+
+var (
+	// ErrFinished is returned by a handler that has finished its run itself, with
+	// [coord.Tx.Finish], in the transaction of its own rows.
+	ErrFinished = errors.New("worker: finished by the handler")
+	// ErrCancelled is the cause of a handler's context when its run was cancelled.
+	ErrCancelled = errors.New("worker: the run was cancelled")
+	// ErrDraining is the cause of a handler's context when the worker stops.
+	ErrDraining = errors.New("worker: draining")
+)
+
+type snooze struct{ after time.Duration }
+
+func (s snooze) Error() string { return fmt.Sprintf("worker: run again after %v", s.after) }
+
+// Snooze is returned by a handler whose run is to be tried again later without
+// spending the attempt.
+func Snooze(after time.Duration) error { return snooze{after} }
+
+type giveUp struct{ error }
+
+func (g giveUp) Unwrap() error { return g.error }
+
+// GiveUp is returned by a handler whose run failed and is not to be tried again.
+func GiveUp(err error) error { return giveUp{err} }
+
+// Options configure a [Worker].
+type Options struct {
+	Name        string             // of this replica, for people to read
+	Handlers    map[string]Handler // by kind; runs of other kinds are left alone
+	Concurrency int                // handlers at a time; default 10
+	Lease       time.Duration      // default 30 s; extended every third of it
+	Poll        time.Duration      // longest time between two looks; default 1 s, jittered
+	Grace       time.Duration      // for running handlers on drain; default 10 s
+	Logger      *slog.Logger       // default: discards
+}
+
+// Worker claims runs and hands them to handlers.
+type Worker struct {
+	claimer coord.Claimer
+	o       Options
+	kinds   []string
+	slots   chan struct{} // one token per running handler
+
+	mu      sync.Mutex
+	running map[coord.RunID]*job
+}
+
+// job is a run in the hands of a handler.
+type job struct {
+	claim  coord.Claim
+	cancel context.CancelCauseFunc
+	fence  *time.Timer // cancels before the lease can end
+}
+
+// New returns a worker; [Worker.Run] starts it.
+func New(c coord.Claimer, o Options) (*Worker, error) {
+	if o.Name == "" || len(o.Handlers) == 0 {
+		return nil, errors.New("worker: Options.Name and Options.Handlers must be set")
+	}
+	o.Concurrency = orDefault(o.Concurrency, 10)
+	o.Lease = orDefault(o.Lease, 30*time.Second)
+	o.Poll = orDefault(o.Poll, time.Second)
+	o.Grace = orDefault(o.Grace, 10*time.Second)
+	o.Logger = orDefault(o.Logger, slog.New(slog.DiscardHandler))
+	if o.Concurrency < 1 || o.Lease < time.Second || o.Poll < time.Millisecond || o.Grace < 0 {
+		return nil, errors.New("worker: Options.Concurrency must be at least 1, Lease 1s, Poll 1ms, Grace 0")
+	}
+	return &Worker{
+		claimer: c, o: o,
+		kinds:   slices.Sorted(maps.Keys(o.Handlers)),
+		slots:   make(chan struct{}, o.Concurrency),
+		running: make(map[coord.RunID]*job),
+	}, nil
+}
+
+func orDefault[T comparable](v, d T) T {
+	var zero T
+	if v == zero {
+		return d
+	}
+	return v
+}
+
+// Running returns how many handlers are at work.
+func (w *Worker) Running() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.running)
+}
+
+// Run works until ctx is done and then drains: nothing more is claimed,
+// running handlers get Options.Grace, what is unfinished then is released,
+// claimable elsewhere at once with its attempt unspent. A handler that ignores
+// its context is left behind; it can have no effect any more. Run may be called
+// once.
+func (w *Worker) Run(ctx context.Context) error {
+	hints, stop := w.claimer.Hints()
+	defer stop()
+
+	// Handlers and heartbeats outlive ctx by the grace.
+	work, cancelWork := context.WithCancelCause(context.WithoutCancel(ctx))
+	var handlers sync.WaitGroup
+	heartbeat := make(chan struct{})
+	go func() {
+		defer close(heartbeat)
+		w.heartbeats(work)
+	}()
+
+	w.claimLoop(ctx, work, &handlers, hints)
+
+	done := make(chan struct{})
+	go func() {
+		handlers.Wait()
+		close(done)
+	}()
+	grace := time.NewTimer(w.o.Grace)
+	defer grace.Stop()
+	select {
+	case <-done:
+	case <-grace.C:
+	}
+	cancelWork(ErrDraining)
+	<-heartbeat
+	w.releaseRest(context.WithoutCancel(ctx), done)
+	return nil
+}
+
+// claimLoop claims whenever there is a free slot and a reason to look.
+func (w *Worker) claimLoop(ctx, work context.Context, handlers *sync.WaitGroup, hints <-chan struct{}) {
+	failing := false
+	pause := time.NewTimer(rand.N(w.o.Poll)) // replicas started together spread out
+	defer pause.Stop()
+	freed := make(chan struct{}, 1)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-hints:
+		case <-freed:
+		case <-pause.C:
+		}
+		more, err := w.claim(ctx, work, handlers, freed)
+		if ctx.Err() != nil {
+			return
+		}
+		if (err != nil) != failing {
+			failing = err != nil
+			if failing {
+				w.o.Logger.Warn("claiming fails; trying on", "error", err)
+			} else {
+				w.o.Logger.Info("claiming works again")
+			}
+		}
+		next := w.o.Poll/2 + rand.N(w.o.Poll/2)
+		if more {
+			next = 0
+		}
+		pause.Reset(next)
+	}
+}
+
+// claim fills the free slots. more is true when the store may have further due
+// runs and there is room for them.
+func (w *Worker) claim(ctx, work context.Context, handlers *sync.WaitGroup, freed chan struct{}) (more bool, err error) {
+	free := 0
+	for free < min(cap(w.slots), coord.MaxBatch) {
+		select {
+		case w.slots <- struct{}{}:
+			free++
+			continue
+		default:
+		}
+		break
+	}
+	if free == 0 {
+		return false, nil // a slot that is freed looks again
+	}
+	claims, err := w.claimer.Claim(ctx, coord.ClaimOptions{
+		Worker: w.o.Name, Kinds: w.kinds, Limit: free, Lease: w.o.Lease,
+	})
+	full := len(claims) == free
+	for range free - len(claims) {
+		<-w.slots
+	}
+	for _, c := range claims {
+		w.start(work, handlers, c, func() {
+			<-w.slots
+			// Only a full house has runs waiting for the slot.
+			if full {
+				select {
+				case freed <- struct{}{}:
+				default:
+				}
+			}
+		})
+	}
+	return full && len(w.slots) < cap(w.slots), err
+}
+
+// margin is how long before its lease a handler is cancelled.
+func (w *Worker) margin() time.Duration { return min(w.o.Lease/10, 2*time.Second) }
+
+func (w *Worker) start(work context.Context, handlers *sync.WaitGroup, c coord.Claim, release func()) {
+	ctx, cancel := context.WithCancelCause(work)
+	j := &job{claim: c, cancel: cancel}
+	j.fence = time.AfterFunc(time.Until(c.Deadline)-w.margin(), func() { cancel(coord.ErrFenced) })
+	w.mu.Lock()
+	w.running[c.Run.ID] = j
+	w.mu.Unlock()
+	handlers.Go(func() {
+		defer release()
+		defer cancel(nil)
+		err := w.handle(ctx, c)
+		j.fence.Stop()
+		if c, mine := w.takeBack(j); mine {
+			w.finish(work, c, err, context.Cause(ctx))
+		}
+	})
+}
+
+// takeBack ends the heartbeats of a job and returns its claim as last extended.
+// It is not mine any more when the worker has released it.
+func (w *Worker) takeBack(j *job) (c coord.Claim, mine bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	mine = w.running[j.claim.Run.ID] == j
+	if mine {
+		delete(w.running, j.claim.Run.ID)
+	}
+	return j.claim, mine
+}
+
+// handle calls the handler within the run's timeout; a panic is an error.
+func (w *Worker) handle(ctx context.Context, c coord.Claim) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+		}
+	}()
+	if c.Run.Timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, c.Run.Timeout)
+		defer cancel()
+	}
+	if c.Run.CancelRequested {
+		return ErrCancelled
+	}
+	return w.o.Handlers[c.Run.Kind](ctx, c)
+}
+
+// result turns what a handler returned, and why its context ended, into the
+// end of the run.
+func result(c coord.Claim, err, cause error) (r coord.Result, ok bool) {
+	r = coord.Result{Claim: c}
+	switch {
+	case errors.Is(err, ErrFinished):
+		return r, false
+	case err == nil:
+		r.Outcome = coord.Succeed
+		return r, true
+	case errors.Is(cause, ErrCancelled) || errors.Is(err, ErrCancelled):
+		r.Outcome = coord.CancelRun
+	case errors.Is(cause, ErrDraining):
+		r.Outcome = coord.Release
+		return r, true
+	default:
+		r.Outcome = coord.Fail
+		if s, isSnooze := errors.AsType[snooze](err); isSnooze {
+			r.Outcome, r.Delay = coord.Snooze, s.after
+			return r, true
+		}
+		if _, final := errors.AsType[giveUp](err); final {
+			r.Outcome = coord.GiveUp
+		}
+	}
+	r.Error = err.Error()
+	return r, true
+}
+
+// finish writes the end of a run, trying on while the lease lasts.
+func (w *Worker) finish(work context.Context, c coord.Claim, err, cause error) {
+	log := w.o.Logger.With("run", c.Run.ID, "kind", c.Run.Kind, "attempt", c.Run.Attempt)
+	if errors.Is(err, coord.ErrFenced) || err != nil && errors.Is(cause, coord.ErrFenced) {
+		log.Warn("lease lost; the run is left to its next holder")
+		return
+	}
+	r, ok := result(c, err, cause)
+	if !ok {
+		return
+	}
+	if r.Outcome == coord.Fail || r.Outcome == coord.GiveUp {
+		log.Warn("run failed", "error", err)
+	}
+	ctx, cancel := context.WithDeadline(context.WithoutCancel(work), c.Deadline)
+	defer cancel()
+	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
+		err := w.claimer.Finish(ctx, r)
+		switch {
+		case err == nil:
+			return
+		case errors.Is(err, coord.ErrFenced):
+			// After an unknown outcome this may be our own earlier write.
+			log.Warn("run was no longer held when it finished")
+			return
+		case !errors.Is(err, coord.ErrUnavailable):
+			log.Error("run could not be finished; it will run again", "error", err)
+			return
+		}
+		select {
+		case <-time.After(wait/2 + rand.N(wait/2)):
+		case <-ctx.Done():
+			log.Error("run could not be finished before its lease ended; it will run again", "error", err)
+			return
+		}
+	}
+}
+
+// heartbeats extends the leases of all running jobs together.
+func (w *Worker) heartbeats(work context.Context) {
+	interval := w.o.Lease / 3
+	next := time.NewTicker(interval)
+	defer next.Stop()
+	for {
+		select {
+		case <-work.Done():
+			return
+		case <-next.C:
+		}
+		claims := w.held()
+		for batch := range slices.Chunk(claims, coord.MaxBatch) {
+			ctx, cancel := context.WithTimeout(work, interval)
+			held, err := w.claimer.Extend(ctx, w.o.Lease, batch...)
+			cancel()
+			w.renewed(held, err)
+		}
+	}
+}
+
+func (w *Worker) held() []coord.Claim {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	claims := make([]coord.Claim, 0, len(w.running))
+	for _, j := range w.running {
+		claims = append(claims, j.claim)
+	}
+	return claims
+}
+
+func (w *Worker) renewed(held []coord.Claim, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, c := range held {
+		j := w.running[c.Run.ID]
+		if j == nil || j.claim.Token != c.Token {
+			continue
+		}
+		j.claim.Deadline = c.Deadline
+		j.fence.Reset(time.Until(c.Deadline) - w.margin())
+		if c.Run.CancelRequested {
+			j.cancel(ErrCancelled)
+		}
+	}
+	if fenced, ok := errors.AsType[*coord.FencedError](err); ok {
+		for _, c := range fenced.Claims {
+			if j := w.running[c.Run.ID]; j != nil && j.claim.Token == c.Token {
+				j.cancel(coord.ErrFenced)
+			}
+		}
+	}
+}
+
+// releaseRest gives back the runs of handlers that do not end. Handlers that do
+// end now finish for themselves.
+func (w *Worker) releaseRest(ctx context.Context, done <-chan struct{}) {
+	settle := time.NewTimer(min(w.o.Grace/10, time.Second))
+	defer settle.Stop()
+	select {
+	case <-done:
+		return
+	case <-settle.C:
+	}
+	w.mu.Lock()
+	var rest []coord.Result
+	for id, j := range w.running {
+		rest = append(rest, coord.Result{Claim: j.claim, Outcome: coord.Release})
+		delete(w.running, id) // its handler's own result counts no more
+	}
+	w.mu.Unlock()
+	for batch := range slices.Chunk(rest, coord.MaxBatch) {
+		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+		err := w.claimer.Finish(ctx, batch...)
+		cancel()
+		if err != nil && !errors.Is(err, coord.ErrFenced) {
+			w.o.Logger.Error("runs could not be released; they wait for their lease to end", "error", err, "runs", len(batch))
+		}
+	}
+	if len(rest) > 0 {
+		w.o.Logger.Warn("handlers ignored the end of their grace; their runs were released", "runs", len(rest))
+	}
+}
