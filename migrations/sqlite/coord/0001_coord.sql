@@ -1,0 +1,109 @@
+-- +goose Up
+
+-- Times and durations are integer microseconds.
+
+CREATE TABLE coord_tasks (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    name TEXT NOT NULL UNIQUE,
+    kind TEXT NOT NULL,
+    payload BLOB NOT NULL,
+    schedule TEXT NOT NULL,
+    zone TEXT NOT NULL,
+    overlap TEXT NOT NULL,
+    misfire TEXT NOT NULL,
+    misfire_cap INTEGER NOT NULL,
+    max_attempts INTEGER NOT NULL,
+    backoff INTEGER NOT NULL,
+    max_backoff INTEGER NOT NULL,
+    timeout INTEGER NOT NULL,
+    priority INTEGER NOT NULL,
+    at_most_once BOOLEAN NOT NULL,
+    paused BOOLEAN NOT NULL,
+    version INTEGER NOT NULL,
+    next_at INTEGER,             -- the next occurrence; NULL: none
+    created_at INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL
+);
+CREATE INDEX coord_tasks_due ON coord_tasks (next_at) WHERE next_at IS NOT NULL AND NOT paused;
+
+CREATE TABLE coord_runs (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    task_id INTEGER,             -- NULL: of no task; outlives the task
+    kind TEXT NOT NULL,
+    payload BLOB NOT NULL,
+    unique_key TEXT,
+    state TEXT NOT NULL CHECK (state IN ('queued', 'running', 'succeeded', 'failed', 'cancelled')),
+    exclusive BOOLEAN NOT NULL,  -- at most one of its task queued or running
+    scheduled_for INTEGER,       -- the occurrence
+    -- The one time that matters to its state: queued, when it may be claimed;
+    -- running, when the lease ends; ended, when that was.
+    at INTEGER NOT NULL,
+    due_at INTEGER NOT NULL,
+    attempt INTEGER NOT NULL DEFAULT 0,
+    rescues INTEGER NOT NULL DEFAULT 0,
+    token INTEGER NOT NULL DEFAULT 0,
+    max_attempts INTEGER NOT NULL,
+    backoff INTEGER NOT NULL,
+    max_backoff INTEGER NOT NULL,
+    timeout INTEGER NOT NULL,
+    priority INTEGER NOT NULL CHECK (priority BETWEEN 1 AND 4),
+    at_most_once BOOLEAN NOT NULL,
+    cancel_requested BOOLEAN NOT NULL DEFAULT FALSE,
+    worker TEXT NOT NULL DEFAULT '',
+    error TEXT NOT NULL DEFAULT '',
+    created_at INTEGER NOT NULL,
+    started_at INTEGER,
+    finished_at INTEGER
+);
+CREATE INDEX coord_runs_claim ON coord_runs (priority, at, id) WHERE state IN ('queued', 'running');
+CREATE UNIQUE INDEX coord_runs_occurrence ON coord_runs (task_id, scheduled_for) WHERE scheduled_for IS NOT NULL;
+CREATE UNIQUE INDEX coord_runs_exclusive ON coord_runs (task_id) WHERE exclusive AND state IN ('queued', 'running');
+CREATE UNIQUE INDEX coord_runs_unique_key ON coord_runs (unique_key) WHERE unique_key IS NOT NULL;
+CREATE INDEX coord_runs_history ON coord_runs (task_id, id) WHERE task_id IS NOT NULL;
+CREATE INDEX coord_runs_ended ON coord_runs (at) WHERE state IN ('succeeded', 'failed', 'cancelled');
+
+CREATE TABLE coord_tickets (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    hash BLOB NOT NULL UNIQUE,   -- SHA-256 of the secret
+    purpose TEXT NOT NULL,
+    user_id TEXT NOT NULL,
+    session_id TEXT NOT NULL,
+    origin TEXT NOT NULL,
+    scope TEXT NOT NULL,
+    ttl INTEGER NOT NULL,
+    expires_at INTEGER NOT NULL
+);
+CREATE INDEX coord_tickets_session ON coord_tickets (session_id, id);
+CREATE INDEX coord_tickets_expiry ON coord_tickets (expires_at);
+
+CREATE TABLE coord_limits (
+    key BLOB PRIMARY KEY,        -- a hash
+    tat INTEGER NOT NULL         -- when it owes nothing
+) WITHOUT ROWID;
+
+CREATE TABLE coord_topics (
+    topic TEXT PRIMARY KEY,
+    seq INTEGER NOT NULL,        -- of the last event
+    tag INTEGER NOT NULL         -- of the last event; stays when that is trimmed
+) WITHOUT ROWID;
+
+-- There is one writer at a time, so the order of ids is the order of commits.
+CREATE TABLE coord_events (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    topic TEXT NOT NULL,
+    seq INTEGER NOT NULL,
+    tag INTEGER NOT NULL,
+    kind TEXT NOT NULL,
+    payload BLOB NOT NULL,
+    at INTEGER NOT NULL,
+    UNIQUE (topic, seq)
+);
+CREATE INDEX coord_events_age ON coord_events (at);
+
+-- +goose Down
+DROP TABLE coord_events;
+DROP TABLE coord_topics;
+DROP TABLE coord_limits;
+DROP TABLE coord_tickets;
+DROP TABLE coord_runs;
+DROP TABLE coord_tasks;
