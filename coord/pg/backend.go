@@ -1,0 +1,162 @@
+// Package pg is the PostgreSQL driver of package coord, for several replicas on
+// one database and nothing else. It needs PostgreSQL 15 or newer and the
+// schema of package migrations.
+//
+// Everything but LISTEN works behind a pooler in transaction mode: there are no
+// session locks, session settings or named prepared statements. LISTEN takes a
+// connection string of its own, direct to the server; without one, or when it
+// can't be had, other replicas' events and runs are found by polling.
+package pg
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/uptrace/bun"
+
+	"github.com/tandemhq/tandem/coord"
+	"github.com/tandemhq/tandem/coord/internal/batch"
+	"github.com/tandemhq/tandem/coord/internal/feed"
+	"github.com/tandemhq/tandem/coord/internal/hint"
+)
+
+// Options configure [Open].
+type Options struct {
+	URL       string        // of the database, directly or behind a pooler
+	ListenURL string        // direct to the server, for LISTEN; default: URL
+	DB        *bun.DB       // optional: the caller's own pool for the work, see OpenDB; it stays the caller's
+	MaxConns  int           // of the work pool, if DB is nil; default 20
+	Poll      time.Duration // longest wait for what no doorbell announced; default 1 s
+	coord.Options
+}
+
+// The pools for limiter and coordination are apart from that of the work, so
+// that a busy application starves neither.
+const (
+	limiterConns      = 4
+	coordinationConns = 4
+)
+
+// Open connects to the database and returns its backend. Errors:
+// [coord.ErrUnavailable], or what is wrong with the options.
+func Open(ctx context.Context, o Options) (coord.Backend, error) {
+	b, err := open(o)
+	if err != nil {
+		return nil, fmt.Errorf("pg: %w", err)
+	}
+	if err := b.Ping(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("pg: %w", err), b.Close(ctx))
+	}
+	b.start(ctx)
+	return coord.Wrap(b, o.Options), nil
+}
+
+func open(o Options) (b *backend, err error) {
+	if o.ListenURL == "" {
+		o.ListenURL = o.URL
+	}
+	if o.MaxConns == 0 {
+		o.MaxConns = 20
+	}
+	if o.Poll == 0 {
+		o.Poll = time.Second
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	b = &backend{o: o, db: o.DB}
+	if b.db == nil {
+		if b.db, err = OpenDB(o.URL, o.MaxConns); err != nil {
+			return nil, err
+		}
+		b.own = append(b.own, b.db)
+	}
+	if b.limits, err = OpenDB(o.URL, limiterConns); err != nil {
+		return nil, err
+	}
+	if b.coordination, err = OpenDB(o.URL, coordinationConns); err != nil {
+		return nil, err
+	}
+	b.own = append(b.own, b.limits, b.coordination)
+	b.feed = feed.New(broadcaster{b})
+	b.publishes = batch.New(publishBatch, publishFlights, b.publishShared)
+	b.bell = newDoorbell(b)
+	b.reader = newReader(b)
+	return b, nil
+}
+
+type backend struct {
+	o            Options
+	db           *bun.DB // the work
+	limits       *bun.DB
+	coordination *bun.DB // doorbell, reader, health
+	own          []*bun.DB
+
+	feed      *feed.Hub
+	hints     hint.Hub
+	publishes *batch.Batcher[[]event, []coord.Position]
+	bell      *doorbell
+	reader    *reader
+
+	stop    context.CancelFunc
+	loops   sync.WaitGroup
+	closing sync.Once
+	closed  chan struct{} // when the last goroutine has ended
+}
+
+// start runs the loops of the backend until Close.
+func (b *backend) start(ctx context.Context) {
+	ctx, b.stop = context.WithCancel(context.WithoutCancel(ctx))
+	b.closed = make(chan struct{})
+	b.loops.Go(func() { b.reader.run(ctx) })
+	b.loops.Go(func() { b.bell.run(ctx) })
+	b.loops.Go(func() { b.listen(ctx) })
+}
+
+func (b *backend) Claimer() coord.Claimer         { return claimer{b} }
+func (b *backend) Tickets() coord.Tickets         { return tickets{b} }
+func (b *backend) Limiter() coord.Limiter         { return limiter{b} }
+func (b *backend) Broadcaster() coord.Broadcaster { return broadcaster{b} }
+
+func (b *backend) Ping(ctx context.Context) error {
+	var readOnly []bool
+	err := b.coordination.NewRaw(`SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::bool`).
+		Scan(ctx, &readOnly)
+	if err != nil {
+		return storeError(ctx, err)
+	}
+	if len(readOnly) == 1 && readOnly[0] {
+		return fmt.Errorf("%w: the server is read-only", coord.ErrUnavailable)
+	}
+	return nil
+}
+
+func (b *backend) Close(ctx context.Context) error {
+	b.closing.Do(func() {
+		b.feed.Close()
+		if b.stop == nil { // Open failed
+			b.closed = make(chan struct{})
+		} else {
+			b.stop()
+		}
+		go func() {
+			defer close(b.closed)
+			b.loops.Wait()
+			for _, db := range b.own {
+				_ = db.Close()
+			}
+		}()
+	})
+	select {
+	case <-b.closed:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (b *backend) log() *slog.Logger { return b.o.Logger }

@@ -1,0 +1,114 @@
+package pg
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"maps"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"github.com/lib/pq"
+	"github.com/uptrace/bun"
+	"github.com/uptrace/bun/dialect/pgdialect"
+)
+
+// The server's own bounds come first: a cancelled context costs a connection.
+const (
+	connectTimeout   = 5 * time.Second
+	statementTimeout = "15000" // milliseconds
+	lockTimeout      = "10000"
+	idleInTxTimeout  = "30000"
+)
+
+// OpenDB returns a pool of at most maxConns connections with the timeouts that
+// the driver wants. It does not connect yet.
+func OpenDB(url string, maxConns int) (*bun.DB, error) {
+	c, err := newConnector(url)
+	if err != nil {
+		return nil, err
+	}
+	db := sql.OpenDB(c)
+	db.SetMaxOpenConns(maxConns)
+	db.SetMaxIdleConns(maxConns)
+	db.SetConnMaxIdleTime(5 * time.Minute)
+	return bun.NewDB(db, pgdialect.New()), nil
+}
+
+// connector asks for the server-side timeouts as it connects. A pooler that
+// refuses such settings is asked without them from then on.
+type connector struct {
+	bounded, plain *pq.Connector
+	pooled         atomic.Bool
+}
+
+func newConnector(url string) (*connector, error) {
+	bounded, err := connectorTo(url, map[string]string{
+		"statement_timeout":                   statementTimeout,
+		"lock_timeout":                        lockTimeout,
+		"idle_in_transaction_session_timeout": idleInTxTimeout,
+	})
+	if err != nil {
+		return nil, err
+	}
+	plain, err := connectorTo(url, nil)
+	if err != nil {
+		return nil, err
+	}
+	return &connector{bounded: bounded, plain: plain}, nil
+}
+
+// connectorTo adds what the connection string does not say itself.
+func connectorTo(url string, settings map[string]string) (*pq.Connector, error) {
+	cfg, err := pq.NewConfig(url)
+	if err != nil {
+		return nil, err
+	}
+	if cfg.ConnectTimeout == 0 {
+		cfg.ConnectTimeout = connectTimeout
+	}
+	if cfg.ApplicationName == "" {
+		cfg.FallbackApplicationName = "tandem"
+	}
+	runtime := make(map[string]string)
+	maps.Copy(runtime, settings)
+	maps.Copy(runtime, cfg.Runtime)
+	cfg.Runtime = runtime
+	c, err := pq.NewConnectorConfig(cfg)
+	if err != nil {
+		return nil, err
+	}
+	c.Dialer(dialer())
+	return c, nil
+}
+
+func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
+	if !c.pooled.Load() {
+		conn, err := c.bounded.Connect(ctx)
+		if e, ok := errors.AsType[*pq.Error](err); !ok || e.Code != protocolViolation {
+			return conn, err
+		}
+		c.pooled.Store(true)
+	}
+	return c.plain.Connect(ctx)
+}
+
+func (c *connector) Driver() driver.Driver { return c.plain.Driver() }
+
+// dialer makes a dead peer known within about half a minute.
+func dialer() netDialer {
+	return netDialer{&net.Dialer{
+		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second, Count: 3},
+	}}
+}
+
+// netDialer implements pq.DialerContext.
+type netDialer struct{ *net.Dialer }
+
+func (d netDialer) DialTimeout(network, address string, timeout time.Duration) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	return d.DialContext(ctx, network, address)
+}

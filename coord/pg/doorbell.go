@@ -1,0 +1,118 @@
+package pg
+
+import (
+	"context"
+	"crypto/rand"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/lib/pq"
+)
+
+// channel is the one channel on which replicas ring each other.
+const channel = "coord"
+
+// spacing is the least time between two rings of a replica. The first rings at
+// once; only a busy stream is coalesced.
+const spacing = 3 * time.Millisecond
+
+// doorbell tells the other replicas that there is something to look for. A
+// notification carries no data and belongs to no data transaction, which would
+// make all commits of the server wait for each other. One that is lost costs a
+// poll interval.
+type doorbell struct {
+	b            *backend
+	id           string // of this backend, which need not hear itself
+	events, runs atomic.Bool
+	pressed      chan struct{} // one slot
+}
+
+func newDoorbell(b *backend) *doorbell {
+	return &doorbell{b: b, id: rand.Text(), pressed: make(chan struct{}, 1)}
+}
+
+func (d *doorbell) ring(events, runs bool) {
+	if !events && !runs {
+		return
+	}
+	if events {
+		d.events.Store(true)
+	}
+	if runs {
+		d.runs.Store(true)
+	}
+	select {
+	case d.pressed <- struct{}{}:
+	default:
+	}
+}
+
+func (d *doorbell) run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-d.pressed:
+		}
+		what := d.id
+		if d.events.Swap(false) {
+			what += " events"
+		}
+		if d.runs.Swap(false) {
+			what += " runs"
+		}
+		_, err := d.b.coordination.NewRaw(`SELECT pg_notify(?, ?)`, channel, what).Exec(ctx)
+		if err != nil && ctx.Err() == nil {
+			d.b.log().DebugContext(ctx, "doorbell failed; other replicas will poll", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(spacing):
+		}
+	}
+}
+
+// listen wakes this process when another one rings, and whenever the connection
+// was away and may have missed a ring.
+func (b *backend) listen(ctx context.Context) {
+	connected := false
+	l := pq.NewDialListener(dialer(), b.o.ListenURL, 100*time.Millisecond, 5*time.Second,
+		func(event pq.ListenerEventType, err error) {
+			up := event == pq.ListenerEventConnected || event == pq.ListenerEventReconnected
+			if up != connected && ctx.Err() == nil {
+				connected = up
+				if up {
+					b.log().InfoContext(ctx, "listening for other replicas")
+				} else {
+					b.log().WarnContext(ctx, "not listening: other replicas' news arrives by polling", "error", err)
+				}
+			}
+		})
+	// Both can hang on a dead network; nothing waits for them.
+	defer func() { go func() { _ = l.Close() }() }()
+	go func() { _ = l.Listen(channel) }()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case n := <-l.Notify:
+			if n == nil {
+				b.reader.wake()
+				b.hints.Notify()
+				continue
+			}
+			from, what, _ := strings.Cut(n.Extra, " ")
+			if from == b.bell.id {
+				continue
+			}
+			if strings.Contains(what, "events") {
+				b.reader.wake()
+			}
+			if strings.Contains(what, "runs") {
+				b.hints.Notify()
+			}
+		}
+	}
+}

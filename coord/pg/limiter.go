@@ -1,0 +1,178 @@
+package pg
+
+import (
+	"context"
+	"crypto/sha256"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/uptrace/bun"
+
+	"github.com/tandemhq/tandem/coord"
+)
+
+type limiter struct{ b *backend }
+
+// micros is the clock in microseconds since 1970.
+const micros = `(extract(epoch FROM coord_clock()) * 1000000)::bigint`
+
+func limitKey(key string) []byte {
+	h := sha256.Sum256([]byte(key))
+	return h[:16]
+}
+
+// Allow decides in one statement. What the snapshot shows may only deny, which
+// takes no lock and writes nothing. A grant is decided on the locked row, whose
+// conditions read the clock after the lock.
+func (l limiter) Allow(ctx context.Context, limit coord.Limit) (coord.Decision, error) {
+	g, key := limit.GCRA(), limitKey(limit.Key)
+	var rows []struct {
+		Granted *int64 `bun:"granted"`
+		Seen    int64  `bun:"seen"`
+		Now     int64  `bun:"now"`
+	}
+	err := l.b.limits.NewRaw(`WITH seen AS MATERIALIZED (
+			SELECT tat, `+micros+` AS now FROM coord_limits WHERE key = ?0
+		), granted AS (
+			INSERT INTO coord_limits AS l (key, tat)
+			SELECT ?0, `+micros+` + ?1 WHERE ?1 <= ?2 AND NOT EXISTS (
+				SELECT FROM seen WHERE least(tat, now + ?2) + ?1 > now + ?2)
+			ON CONFLICT (key) DO UPDATE SET tat = greatest(least(l.tat, `+micros+` + ?2), `+micros+`) + ?1
+			WHERE least(l.tat, `+micros+` + ?2) + ?1 <= `+micros+` + ?2
+			RETURNING tat
+		)
+		SELECT (SELECT tat FROM granted) AS granted, COALESCE((SELECT tat FROM seen), 0) AS seen, `+micros+` AS now`,
+		key, g.Cost, g.Window).Scan(ctx, &rows)
+	if err != nil {
+		return coord.Decision{}, storeError(ctx, err)
+	}
+	r := rows[0]
+	if r.Granted != nil {
+		d, _ := g.Decide(*r.Granted-g.Cost, r.Now)
+		return d, nil
+	}
+	return l.denied(ctx, g, key, r.Seen, r.Now)
+}
+
+// denied explains a denial. When others have taken what the snapshot still
+// showed, it looks again; that what it sees would be granted by now does not
+// make it a grant.
+func (l limiter) denied(ctx context.Context, g coord.GCRA, key []byte, seen, now int64) (coord.Decision, error) {
+	d, _ := g.Decide(seen, now)
+	if d.Allowed {
+		tats, now, err := l.read(ctx, l.b.limits, [][]byte{key}, "")
+		if err != nil {
+			return coord.Decision{}, err
+		}
+		if d, _ = g.Decide(tats[0], now); d.Allowed {
+			d = coord.Decision{Limit: d.Limit, RetryAfter: time.Microsecond, ResetAfter: d.ResetAfter, Source: d.Source}
+		}
+	}
+	return d, nil
+}
+
+// read returns the TATs of keys, 0 for those that have none, and the clock; lock
+// is "" or a locking clause, with which the clock is read once all rows are
+// locked.
+func (l limiter) read(ctx context.Context, db bun.IDB, keys [][]byte, lock string) (tats []int64, now int64, err error) {
+	var rows []struct {
+		Key []byte `bun:"key"`
+		TAT int64  `bun:"tat"`
+	}
+	err = db.NewRaw(`SELECT key, tat FROM coord_limits WHERE key IN (?) ORDER BY key `+lock, bun.List(keys)).Scan(ctx, &rows)
+	if err != nil {
+		return nil, 0, storeError(ctx, err)
+	}
+	var clock []int64
+	if err := db.NewRaw(`SELECT `+micros).Scan(ctx, &clock); err != nil {
+		return nil, 0, storeError(ctx, err)
+	}
+	byKey := make(map[string]int64, len(rows))
+	for _, r := range rows {
+		byKey[string(r.Key)] = r.TAT
+	}
+	tats = make([]int64, len(keys))
+	for i, key := range keys {
+		tats[i] = byKey[string(key)]
+	}
+	return tats, clock[0], nil
+}
+
+// AllowAll asks the snapshot first, which may only deny.
+func (l limiter) AllowAll(ctx context.Context, limits ...coord.Limit) ([]coord.Decision, error) {
+	if len(limits) == 1 {
+		d, err := l.Allow(ctx, limits[0])
+		return []coord.Decision{d}, err
+	}
+	// Rows are locked in the order of their keys.
+	order := make([]int, len(limits))
+	keys := make([][]byte, len(limits))
+	for i, limit := range limits {
+		order[i], keys[i] = i, limitKey(limit.Key)
+	}
+	slices.SortFunc(order, func(i, j int) int { return slices.Compare(keys[i], keys[j]) })
+	tats, now, err := l.read(ctx, l.b.limits, keys, "")
+	if err != nil {
+		return nil, err
+	}
+	ds, charged := coord.DecideAll(limits, tats, now)
+	if charged == nil {
+		return ds, nil
+	}
+	err = inTx(ctx, l.b.limits, func(tx bun.Tx) error {
+		var sql strings.Builder
+		var args []any
+		for _, i := range order {
+			values(&sql, &args, "(?::bytea, 0)", keys[i])
+		}
+		_, err := tx.NewRaw(`INSERT INTO coord_limits (key, tat) VALUES `+sql.String()+` ON CONFLICT (key) DO NOTHING`,
+			args...).Exec(ctx)
+		if err != nil {
+			return err
+		}
+		tats, now, err := l.read(ctx, tx, keys, "FOR UPDATE")
+		if err != nil {
+			return err
+		}
+		if ds, charged = coord.DecideAll(limits, tats, now); charged == nil {
+			return nil
+		}
+		sql.Reset()
+		args = nil
+		for i, tat := range charged {
+			values(&sql, &args, "(?::bytea, ?::bigint)", keys[i], tat)
+		}
+		_, err = tx.NewRaw(`UPDATE coord_limits l SET tat = v.tat FROM (VALUES `+sql.String()+`) AS v (key, tat)
+			WHERE l.key = v.key`, args...).Exec(ctx)
+		return err
+	})
+	if err != nil {
+		return nil, storeError(ctx, err)
+	}
+	return ds, nil
+}
+
+func (l limiter) Peek(ctx context.Context, limit coord.Limit) (coord.Decision, error) {
+	tats, now, err := l.read(ctx, l.b.limits, [][]byte{limitKey(limit.Key)}, "")
+	if err != nil {
+		return coord.Decision{}, err
+	}
+	d, _ := limit.GCRA().Decide(tats[0], now)
+	return d, nil
+}
+
+func (l limiter) Reset(ctx context.Context, key string) error {
+	_, err := l.b.limits.NewRaw(`DELETE FROM coord_limits WHERE key = ?`, limitKey(key)).Exec(ctx)
+	return storeError(ctx, err)
+}
+
+func (l limiter) Reap(ctx context.Context) (int, error) {
+	res, err := l.b.limits.NewRaw(`DELETE FROM coord_limits WHERE key IN (
+		SELECT key FROM coord_limits WHERE tat <= `+micros+` LIMIT ? FOR UPDATE SKIP LOCKED)`, reapBatch).Exec(ctx)
+	if err != nil {
+		return 0, storeError(ctx, err)
+	}
+	n, _ := res.RowsAffected()
+	return int(n), nil
+}

@@ -1,0 +1,166 @@
+package pg
+
+import (
+	"context"
+	"database/sql"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/uptrace/bun"
+
+	"github.com/tandemhq/tandem/coord"
+	"github.com/tandemhq/tandem/coord/internal/row"
+)
+
+// reader finds new events for the streams of this process.
+//
+// It keeps the snapshot of its last look and asks for the events of the
+// transactions that were not visible then. So a late commit is found, and a
+// transaction that stays open anywhere delays nobody's events but its own. It
+// has a connection of its own; when that is new, the streams first compare
+// themselves with the store.
+type reader struct {
+	b    *backend
+	work chan struct{} // one slot: there is, or may be, something new
+}
+
+func newReader(b *backend) *reader { return &reader{b: b, work: make(chan struct{}, 1)} }
+
+// wake makes the reader look at once.
+func (r *reader) wake() {
+	select {
+	case r.work <- struct{}{}:
+	default:
+	}
+}
+
+func (r *reader) run(ctx context.Context) {
+	const least, most = 50 * time.Millisecond, 5 * time.Second
+	pause := least
+	for ctx.Err() == nil {
+		looked, err := r.follow(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if looked {
+			pause = least
+		}
+		if pause == least {
+			r.b.log().WarnContext(ctx, "event reader lost its connection", "error", err)
+		}
+		select {
+		case <-time.After(pause/2 + rand.N(pause/2)):
+		case <-ctx.Done():
+		}
+		pause = min(2*pause, most)
+	}
+}
+
+// follow reads with one connection until that fails. looked is true when it
+// worked for a while.
+func (r *reader) follow(ctx context.Context) (looked bool, err error) {
+	conn, err := r.b.coordination.Conn(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer conn.Close()
+	seen, err := r.snapshot(ctx, conn)
+	if err != nil {
+		return false, err
+	}
+	if err := r.b.feed.Resync(ctx); err != nil {
+		return false, err
+	}
+	poll := time.NewTimer(r.b.o.Poll)
+	defer poll.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return true, ctx.Err()
+		case <-r.work:
+		case <-poll.C:
+		}
+		if seen, err = r.look(ctx, conn, seen); err != nil {
+			return true, err
+		}
+		poll.Reset(r.b.o.Poll/2 + rand.N(r.b.o.Poll/2))
+	}
+}
+
+func (r *reader) snapshot(ctx context.Context, conn bun.Conn) (snapshot, error) {
+	var text []string
+	if err := conn.NewRaw(`SELECT pg_current_snapshot()::text`).Scan(ctx, &text); err != nil {
+		return snapshot{}, err
+	}
+	return parseSnapshot(text[0])
+}
+
+// look delivers what is visible now and was not in the snapshot seen, and
+// returns the new snapshot.
+func (r *reader) look(ctx context.Context, conn bun.Conn, seen snapshot) (snapshot, error) {
+	if !r.b.feed.Listening() {
+		// Nobody listens, so nothing is read. Who came meanwhile must look for
+		// themselves.
+		now, err := r.snapshot(ctx, conn)
+		if err == nil && r.b.feed.Listening() {
+			err = r.b.feed.Resync(ctx)
+		}
+		return now, err
+	}
+	rows, err := conn.QueryContext(ctx, conn.NewRaw(`SELECT pg_current_snapshot()::text, e.topic, e.seq, e.tag, e.kind, e.payload, e.at
+		FROM (SELECT) AS one LEFT JOIN (
+			SELECT * FROM coord_events WHERE xid >= ?::text::xid8
+			UNION ALL SELECT * FROM coord_events WHERE xid = ANY (?::text::xid8[])
+		) AS e ON true ORDER BY e.topic, e.seq`, seen.next, "{"+strings.Join(seen.running, ",")+"}").String())
+	if err != nil {
+		return seen, err
+	}
+	defer rows.Close()
+	const most = 500 // events handed on together
+	var text string
+	events := make([]coord.Event, 0, most)
+	for rows.Next() {
+		var e row.Event
+		var topic, kind sql.NullString
+		var seq, tag sql.NullInt64
+		if err := rows.Scan(&text, &topic, &seq, &tag, &kind, &e.Payload, &e.At); err != nil {
+			return seen, err
+		}
+		if !topic.Valid {
+			continue // nothing new: the row is there for the snapshot
+		}
+		e.Topic, e.Kind, e.Seq, e.Tag = topic.String, kind.String, seq.Int64, tag.Int64
+		if events = append(events, e.Coord()); len(events) == most {
+			r.b.feed.Deliver(events)
+			events = events[:0]
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return seen, err
+	}
+	r.b.feed.Deliver(events)
+	return parseSnapshot(text)
+}
+
+// snapshot says which transactions were visible: those below next that are not
+// among running.
+type snapshot struct {
+	next    string
+	running []string
+}
+
+// parseSnapshot reads the text form of pg_snapshot, xmin:xmax:xip,xip…
+func parseSnapshot(text string) (snapshot, error) {
+	_, rest, _ := strings.Cut(text, ":")
+	next, running, ok := strings.Cut(rest, ":")
+	if _, err := strconv.ParseUint(next, 10, 64); err != nil || !ok {
+		return snapshot{}, strconv.ErrSyntax
+	}
+	s := snapshot{next: next}
+	if running != "" {
+		s.running = strings.Split(running, ",")
+	}
+	return s, nil
+}

@@ -1,0 +1,222 @@
+package pg
+
+import (
+	"context"
+	"iter"
+	"time"
+
+	"github.com/uptrace/bun"
+
+	"github.com/tandemhq/tandem/coord"
+	"github.com/tandemhq/tandem/coord/internal/plan"
+	"github.com/tandemhq/tandem/coord/internal/row"
+)
+
+func (c claimer) PutTask(ctx context.Context, t coord.Task) (stored coord.Task, err error) {
+	err = inTx(ctx, c.b.db, func(tx bun.Tx) error {
+		stored, err = putTask(ctx, tx, t)
+		return err
+	})
+	if err != nil {
+		return coord.Task{}, storeError(ctx, err)
+	}
+	c.b.ring(false, true)
+	return stored, nil
+}
+
+func putTask(ctx context.Context, db bun.IDB, t coord.Task) (coord.Task, error) {
+	if t.Version == 0 {
+		return createTask(ctx, db, t)
+	}
+	var old []row.Task
+	err := db.NewRaw(`SELECT `+row.TaskColumns+` FROM coord_tasks WHERE name = ? FOR UPDATE`, t.Name).Scan(ctx, &old)
+	switch {
+	case err != nil:
+		return coord.Task{}, err
+	case len(old) == 0:
+		return coord.Task{}, coord.ErrNotFound
+	case old[0].Version != t.Version:
+		return coord.Task{}, coord.ErrConflict
+	}
+	next := old[0].NextAt.Time
+	if old[0].Schedule != t.Schedule || old[0].Zone != t.Zone {
+		if next, err = first(ctx, db, t); err != nil {
+			return coord.Task{}, err
+		}
+	}
+	var rows []row.Task
+	err = db.NewRaw(`UPDATE coord_tasks SET kind = ?, payload = ?, schedule = ?, zone = ?, overlap = ?, misfire = ?,
+			misfire_cap = ?, max_attempts = ?, backoff = ?, max_backoff = ?, timeout = ?, priority = ?, at_most_once = ?,
+			paused = ?, next_at = ?, version = version + 1, updated_at = coord_clock()
+		WHERE id = ? RETURNING `+row.TaskColumns,
+		t.Kind, t.Payload, t.Schedule, t.Zone, t.Overlap, t.Misfire,
+		t.MisfireCap, t.Retry.MaxAttempts, row.Micros(t.Retry.Backoff), row.Micros(t.Retry.MaxBackoff),
+		row.Micros(t.Timeout), t.Priority, t.AtMostOnce,
+		t.Paused, row.Time{Time: next}, old[0].ID).Scan(ctx, &rows)
+	return onlyTask(rows, err, coord.ErrNotFound)
+}
+
+func createTask(ctx context.Context, db bun.IDB, t coord.Task) (coord.Task, error) {
+	next, err := first(ctx, db, t)
+	if err != nil {
+		return coord.Task{}, err
+	}
+	var rows []row.Task
+	err = db.NewRaw(`INSERT INTO coord_tasks (name, kind, payload, schedule, zone, overlap, misfire, misfire_cap,
+			max_attempts, backoff, max_backoff, timeout, priority, at_most_once, paused, version, next_at,
+			created_at, updated_at)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, coord_clock(), coord_clock())
+		ON CONFLICT (name) DO NOTHING RETURNING `+row.TaskColumns,
+		t.Name, t.Kind, bytes(t.Payload), t.Schedule, t.Zone, t.Overlap, t.Misfire, t.MisfireCap,
+		t.Retry.MaxAttempts, row.Micros(t.Retry.Backoff), row.Micros(t.Retry.MaxBackoff), row.Micros(t.Timeout),
+		t.Priority, t.AtMostOnce, t.Paused, row.Time{Time: next}).Scan(ctx, &rows)
+	return onlyTask(rows, err, coord.ErrConflict)
+}
+
+// first returns the first occurrence of a new schedule.
+func first(ctx context.Context, db bun.IDB, t coord.Task) (time.Time, error) {
+	var now []row.Moment
+	if err := db.NewRaw(`SELECT coord_clock() AS at`).Scan(ctx, &now); err != nil {
+		return time.Time{}, err
+	}
+	return plan.First(t, now[0].At.Time)
+}
+
+func onlyTask(rows []row.Task, err, none error) (coord.Task, error) {
+	switch {
+	case err != nil:
+		return coord.Task{}, err
+	case len(rows) == 0:
+		return coord.Task{}, none
+	}
+	return rows[0].Coord(), nil
+}
+
+func (c claimer) Task(ctx context.Context, name string) (coord.Task, error) {
+	var rows []row.Task
+	err := c.b.db.NewRaw(`SELECT `+row.TaskColumns+` FROM coord_tasks WHERE name = ?`, name).Scan(ctx, &rows)
+	return onlyTask(rows, storeError(ctx, err), coord.ErrNotFound)
+}
+
+func (c claimer) Tasks(ctx context.Context) iter.Seq2[coord.Task, error] {
+	return func(yield func(coord.Task, error) bool) {
+		const page = 100
+		after := ""
+		for {
+			var rows []row.Task
+			err := c.b.db.NewRaw(`SELECT `+row.TaskColumns+` FROM coord_tasks WHERE name COLLATE "C" > ?
+				ORDER BY name COLLATE "C" LIMIT ?`, after, page).Scan(ctx, &rows)
+			if err != nil {
+				yield(coord.Task{}, storeError(ctx, err))
+				return
+			}
+			for _, r := range rows {
+				if !yield(r.Coord(), nil) {
+					return
+				}
+				after = r.Name
+			}
+			if len(rows) < page {
+				return
+			}
+		}
+	}
+}
+
+func (c claimer) DeleteTask(ctx context.Context, name string) error {
+	err := inTx(ctx, c.b.db, func(tx bun.Tx) error {
+		var ids []int64
+		err := tx.NewRaw(`DELETE FROM coord_tasks WHERE name = ? RETURNING id`, name).Scan(ctx, &ids)
+		if err != nil {
+			return err
+		}
+		if len(ids) == 0 {
+			return coord.ErrNotFound
+		}
+		_, err = tx.NewRaw(`UPDATE coord_runs SET `+cancelSet+` WHERE task_id = ? AND state IN ('queued', 'running')`,
+			ids[0]).Exec(ctx)
+		return err
+	})
+	return storeError(ctx, err)
+}
+
+func (c claimer) PauseTask(ctx context.Context, name string, paused bool) error {
+	var ids []int64
+	err := c.b.db.NewRaw(`UPDATE coord_tasks SET paused = ?, updated_at = coord_clock() WHERE name = ? RETURNING id`,
+		paused, name).Scan(ctx, &ids)
+	switch {
+	case err != nil:
+		return storeError(ctx, err)
+	case len(ids) == 0:
+		return coord.ErrNotFound
+	}
+	c.b.ring(false, !paused)
+	return nil
+}
+
+// dueTask is the condition under which a task can make a run now. A task that
+// forbids overlap waits while it has one; the unique index decides in the end.
+const dueTask = `next_at <= coord_now() AND NOT paused AND kind IN (?) AND NOT (overlap = 'forbid' AND EXISTS (
+	SELECT FROM coord_runs r WHERE r.task_id = t.id AND r.exclusive AND r.state IN ('queued', 'running')))`
+
+// fireBatch is how many tasks are fired in one transaction.
+const fireBatch = 100
+
+// fire turns due occurrences into queued runs and moves the tasks on, in one
+// transaction. It returns how many runs it made.
+func (b *backend) fire(ctx context.Context, kinds []string) (made int, err error) {
+	err = inTx(ctx, b.db, func(tx bun.Tx) error {
+		var tasks []struct {
+			row.Task
+			Now row.Time `bun:"now"`
+		}
+		err := tx.NewRaw(`SELECT `+row.TaskColumns+`, coord_clock() AS now FROM coord_tasks t WHERE `+dueTask+`
+			ORDER BY next_at, id LIMIT ? FOR UPDATE SKIP LOCKED`, bun.List(kinds), fireBatch).Scan(ctx, &tasks)
+		if err != nil {
+			return err
+		}
+		for _, t := range tasks {
+			n, err := fireTask(ctx, tx, t.Task, t.Now.Time)
+			if err != nil {
+				return err
+			}
+			made += n
+		}
+		return nil
+	})
+	return made, err
+}
+
+func fireTask(ctx context.Context, tx bun.Tx, t row.Task, now time.Time) (made int, err error) {
+	due, next, err := plan.Fire(t.Coord(), now)
+	if err != nil {
+		return 0, err
+	}
+	for _, at := range due {
+		var ids []int64
+		err := tx.NewRaw(`INSERT INTO coord_runs AS r (task_id, kind, payload, state, exclusive, scheduled_for, at, due_at,
+				max_attempts, backoff, max_backoff, timeout, priority, at_most_once, created_at)
+			VALUES (?, ?, ?, 'queued', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, coord_clock())
+			ON CONFLICT DO NOTHING RETURNING id`,
+			t.ID, t.Kind, bytes(t.Payload), t.Overlap == string(coord.OverlapForbid),
+			row.Time{Time: at}, row.Time{Time: at}, row.Time{Time: at},
+			t.MaxAttempts, t.Backoff, t.MaxBackoff, t.Timeout, t.Priority, t.AtMostOnce).Scan(ctx, &ids)
+		if err != nil {
+			return 0, err
+		}
+		made += len(ids)
+		if len(ids) > 0 {
+			continue
+		}
+		// Either the occurrence has its run already, or another run of the task came
+		// in between; then the occurrence keeps waiting.
+		var known []int
+		err = tx.NewRaw(`SELECT 1 FROM coord_runs WHERE task_id = ? AND scheduled_for = ?`,
+			t.ID, row.Time{Time: at}).Scan(ctx, &known)
+		if err != nil || len(known) == 0 {
+			return made, err
+		}
+	}
+	_, err = tx.NewRaw(`UPDATE coord_tasks SET next_at = ? WHERE id = ?`, row.Time{Time: next}, t.ID).Exec(ctx)
+	return made, err
+}
