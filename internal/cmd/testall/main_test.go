@@ -1,0 +1,123 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tandemhq/tandem/internal/testenv"
+)
+
+func names(steps []step) string {
+	var out []string
+	for _, s := range steps {
+		out = append(out, s.name)
+	}
+	return strings.Join(out, " ")
+}
+
+func TestChoose(t *testing.T) {
+	all := allSteps()
+	for _, test := range []struct{ list, want string }{
+		{"", "format generate tidy vet vet-pg vet-memory lint lint-pg lint-memory test test-pg test-memory modules"},
+		{"test,format", "format test test-pg test-memory"},
+		{"vet-pg", "vet-pg"},
+		{"lint-memory,vet-pg", "vet-pg lint-memory"},
+	} {
+		got, err := choose(all, test.list)
+		if err != nil || names(got) != test.want {
+			t.Errorf("-only %q: got %q, %v; want %q", test.list, names(got), err, test.want)
+		}
+	}
+	for _, list := range []string{"nonsense", "vet,nonsense", "test-", "vet,,"} {
+		if _, err := choose(all, list); err == nil {
+			t.Errorf("-only %q was taken", list)
+		}
+	}
+}
+
+func TestFindModules(t *testing.T) {
+	root := t.TempDir()
+	for _, name := range []string{"go.mod", "tools/go.mod", "bench/go.mod", "x/testdata/module/go.mod", ".git/go.mod"} {
+		path := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := findModules(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{root, filepath.Join(root, "bench"), filepath.Join(root, "tools")}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func TestSummary(t *testing.T) {
+	var out bytes.Buffer
+	good := result{"vet", nil, 1500 * time.Millisecond}
+	bad := result{"test", errors.New("exit status 1"), time.Minute}
+	if err := summary(&out, []result{good}, 1, time.Second); err != nil {
+		t.Errorf("all well: got %v", err)
+	}
+	if err := summary(&out, []result{good, bad}, 2, time.Minute); err == nil || err.Error() != "failed: test" {
+		t.Errorf("one failed: got %v", err)
+	}
+	if err := summary(&out, []result{good}, 3, time.Minute); err == nil {
+		t.Error("two steps that were not run are no success")
+	}
+	for _, part := range []string{"vet    ok         1.5s", "test   FAILED    60.0s", "total"} {
+		if !strings.Contains(out.String(), part) {
+			t.Errorf("no %q in\n%s", part, out.String())
+		}
+	}
+}
+
+func TestCommandsRunWithTheSessionsEnvironment(t *testing.T) {
+	var out bytes.Buffer
+	s := &session{env: os.Environ(), output: &out}
+	s.setenv("TESTALL_WORD", "heard")
+	if err := s.run(t.Context(), ".", "sh", "-c", "echo $TESTALL_WORD >&2"); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasSuffix(out.String(), "\nheard\n") {
+		t.Errorf("got %q", out.String())
+	}
+	if err := s.run(t.Context(), ".", "sh", "-c", "exit 3"); err == nil {
+		t.Error("a failed command is no success")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	if err := s.run(ctx, ".", "sleep", "60"); err == nil || time.Since(began) > 30*time.Second {
+		t.Errorf("after %s: %v", time.Since(began), err)
+	}
+}
+
+func TestMissingCompilerIsExplained(t *testing.T) {
+	t.Setenv("CC", "no-such-compiler")
+	if err := findCompiler(); !errors.Is(err, testenv.ErrMissing) || !strings.Contains(err.Error(), "gcc") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestWrongVariableIsNotInstalledOver(t *testing.T) {
+	t.Setenv(testenv.EnvPostgresURL, "")
+	t.Setenv(testenv.EnvPostgresBin, t.TempDir())
+	var out bytes.Buffer
+	s := &session{env: os.Environ(), output: &out}
+	err := s.install(t.Context(), postgres)
+	if err == nil || !strings.Contains(err.Error(), testenv.EnvPostgresBin) || out.Len() > 0 {
+		t.Errorf("got %v and %q, want a sentence that names the variable", err, &out)
+	}
+}

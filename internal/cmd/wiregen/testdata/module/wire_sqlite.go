@@ -1,0 +1,7 @@
+//go:build wireinject && !pg && !memory
+
+package main
+
+import "github.com/google/wire"
+
+var driverSet = wire.NewSet(openDriver, wire.Bind(new(driver), new(*sqliteDriver)))
