@@ -1,0 +1,171 @@
+// Package app is the application: a team chat with scheduled tasks, on whatever
+// coordination backend it is given.
+package app
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tandemhq/tandem/app/auth"
+	"github.com/tandemhq/tandem/app/hub"
+	"github.com/tandemhq/tandem/app/maintenance"
+	"github.com/tandemhq/tandem/coord"
+)
+
+// Config are the settings of one replica. Call [Config.Complete] before use.
+type Config struct {
+	// Addr is the address to listen on. Default 127.0.0.1:8080.
+	Addr string
+	// PublicURL is where browsers find the program, such as
+	// https://chat.example.com. It decides which origins are accepted, whether
+	// cookies are Secure, and the set-up link. It must be https unless its host is
+	// a loopback address. Empty: browsers on this machine only, at Addr.
+	PublicURL string
+	// Origins are further origins that are accepted besides that of PublicURL.
+	Origins []string
+	// TrustedProxies are addresses or ranges (CIDR) of proxies whose
+	// X-Forwarded-For is believed. Empty: none.
+	TrustedProxies []string
+	// MetricsToken is the bearer token for /metrics. Empty: /metrics answers only
+	// to requests from this machine that came through no proxy.
+	MetricsToken string
+
+	// Node names this replica, for people to read.
+	Node string
+	// Version of the program and Driver of the backend, for people to read.
+	Version, Driver string
+	// Output gets what is not for the log: the set-up link. Default: nowhere.
+	Output io.Writer
+
+	// Workers is how many runs are executed at a time. Default 10.
+	Workers int
+	// Lease is how long a run stays with a replica that vanished. Default 30 s.
+	Lease time.Duration
+	// Poll is the longest time until work that is due is noticed. Default 500 ms.
+	Poll time.Duration
+
+	// DrainGrace is how long the replica goes on serving after it was told to stop
+	// and says that it is not ready, so that a load balancer can notice. Default 0.
+	DrainGrace time.Duration
+	// ShutdownTimeout bounds the stop as a whole, DrainGrace included. Default 20 s.
+	ShutdownTimeout time.Duration
+
+	// Auth, Hub and Maintenance tune those parts; the zero values are good.
+	Auth        auth.Options
+	Hub         hub.Options
+	Maintenance maintenance.Options
+}
+
+// Complete fills in the defaults and checks the settings. Its error is a
+// *coord.InvalidError that names the field.
+func (c *Config) Complete() error {
+	if c.Addr == "" {
+		c.Addr = "127.0.0.1:8080"
+	}
+	if c.Output == nil {
+		c.Output = io.Discard
+	}
+	if c.Node == "" {
+		c.Node = "tandem"
+	}
+	if c.Workers == 0 {
+		c.Workers = 10
+	}
+	if c.Lease == 0 {
+		c.Lease = 30 * time.Second
+	}
+	if c.Poll == 0 {
+		c.Poll = 500 * time.Millisecond
+	}
+	if c.ShutdownTimeout == 0 {
+		c.ShutdownTimeout = 20 * time.Second
+	}
+	host, _, err := net.SplitHostPort(c.Addr)
+	if err != nil {
+		return invalid("Addr", "%q is not of the form host:port", c.Addr)
+	}
+	if c.PublicURL == "" && !loopback(host) {
+		return invalid("PublicURL", "must be set when Addr (%s) can be reached from other machines", c.Addr)
+	}
+	if c.PublicURL != "" {
+		c.PublicURL = strings.TrimRight(c.PublicURL, "/")
+		if reason := badOrigin(c.PublicURL); reason != "" {
+			return invalid("PublicURL", "%q %s", c.PublicURL, reason)
+		}
+	}
+	for _, origin := range c.Origins {
+		if reason := badOrigin(origin); reason != "" {
+			return invalid("Origins", "%q %s", origin, reason)
+		}
+	}
+	for _, proxy := range c.TrustedProxies {
+		_, addrErr := netip.ParseAddr(proxy)
+		_, rangeErr := netip.ParsePrefix(proxy)
+		if addrErr != nil && rangeErr != nil {
+			return invalid("TrustedProxies", "%q is neither an address nor a range such as 10.0.0.0/8", proxy)
+		}
+	}
+	if c.DrainGrace < 0 || c.DrainGrace >= c.ShutdownTimeout {
+		return invalid("DrainGrace", "is %v, must be shorter than ShutdownTimeout (%v)", c.DrainGrace, c.ShutdownTimeout)
+	}
+	return nil
+}
+
+func invalid(field, format string, args ...any) error {
+	return &coord.InvalidError{Field: field, Reason: fmt.Sprintf(format, args...)}
+}
+
+// badOrigin says what is wrong with an origin, the beginning of a URL.
+func badOrigin(s string) string {
+	u, err := url.Parse(s)
+	switch {
+	case err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https"):
+		return "is not a URL such as https://chat.example.com"
+	case u.Path != "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil:
+		return "must be a scheme and a host, without a path"
+	case u.Scheme == "http" && !loopback(u.Hostname()):
+		return "must be https: cookies and passwords would travel in the clear"
+	}
+	return ""
+}
+
+// loopback reports whether a host is this machine by its name alone.
+func loopback(host string) bool {
+	if host == "localhost" {
+		return true
+	}
+	addr, err := netip.ParseAddr(strings.Trim(host, "[]"))
+	return err == nil && addr.IsLoopback()
+}
+
+// Secure reports whether browsers reach the program over https only.
+func (c Config) Secure() bool { return strings.HasPrefix(c.PublicURL, "https://") }
+
+// AllowedOrigins are the origins that are accepted from other hosts than the
+// one a request names.
+func (c Config) AllowedOrigins() []string {
+	list := slices.Clone(c.Origins)
+	if c.PublicURL != "" {
+		list = append(list, c.PublicURL)
+	}
+	return list
+}
+
+// OriginAllowed reports whether a request comes from a page of this program, or
+// from a client that is not a browser and sends no origin. Without a PublicURL
+// the page must be at the same loopback address as the request.
+func (c Config) OriginAllowed(r *http.Request) bool {
+	origin := r.Header.Get("Origin")
+	if origin == "" || slices.Contains(c.AllowedOrigins(), origin) {
+		return true
+	}
+	u, err := url.Parse(origin)
+	return err == nil && c.PublicURL == "" && u.Host == r.Host && loopback(u.Hostname())
+}

@@ -1,0 +1,58 @@
+package app
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/tandemhq/tandem/app/auth"
+	"github.com/tandemhq/tandem/app/health"
+	"github.com/tandemhq/tandem/app/hub"
+	"github.com/tandemhq/tandem/app/maintenance"
+	"github.com/tandemhq/tandem/app/metrics"
+	"github.com/tandemhq/tandem/app/rooms"
+	"github.com/tandemhq/tandem/app/store"
+	"github.com/tandemhq/tandem/app/tasks"
+	"github.com/tandemhq/tandem/coord"
+	"github.com/tandemhq/tandem/coord/worker"
+)
+
+// The functions below make the parts of the application from its settings.
+
+// NewMetrics returns the metrics; they are made before the backend, whose
+// observer they are.
+func NewMetrics(c Config) *metrics.Metrics { return metrics.New(c.Version, c.Driver) }
+
+// NewHealth returns the health of a replica on that backend.
+func NewHealth(backend coord.Backend) *health.Health { return health.New(backend.Ping) }
+
+// NewAuth returns the accounts and sessions.
+func NewAuth(c Config, st *store.Store, backend coord.Backend, log *slog.Logger) *auth.Service {
+	return auth.New(st, backend, c.Auth, log)
+}
+
+// NewHub returns the WebSockets of this replica. [Server.Run] drains it.
+func NewHub(
+	c Config, backend coord.Backend, a *auth.Service, r *rooms.Service, m *metrics.Metrics, log *slog.Logger,
+) *hub.Hub {
+	o := c.Hub
+	o.Node, o.CheckOrigin = c.Node, c.OriginAllowed
+	return hub.New(backend, a, r, m, o, log)
+}
+
+// NewWorker returns the worker that executes tasks.
+func NewWorker(c Config, backend coord.Backend, t *tasks.Service, log *slog.Logger) (*worker.Worker, error) {
+	return worker.New(backend.Claimer(), worker.Options{
+		Name: c.Node, Handlers: t.Handlers(), Concurrency: c.Workers, Lease: c.Lease, Poll: c.Poll,
+		Grace: handlerGrace(c), Logger: log,
+	})
+}
+
+// handlerGrace leaves time to release what is unfinished.
+func handlerGrace(c Config) time.Duration { return (c.ShutdownTimeout - c.DrainGrace) * 2 / 3 }
+
+// NewMaintenance returns the jobs that delete what is no longer needed.
+func NewMaintenance(
+	c Config, backend coord.Backend, st *store.Store, log *slog.Logger,
+) *maintenance.Maintenance {
+	return maintenance.New(backend, st, c.Maintenance, log)
+}

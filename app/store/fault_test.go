@@ -1,0 +1,51 @@
+package store
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"testing"
+
+	"github.com/tandemhq/tandem/coord"
+)
+
+type postgresError string
+
+func (e postgresError) Error() string    { return "postgres: " + string(e) }
+func (e postgresError) SQLState() string { return string(e) }
+
+type sqliteError int
+
+func (e sqliteError) Error() string { return fmt.Sprint("sqlite: ", int(e)) }
+func (e sqliteError) Code() int     { return int(e) }
+
+func TestFault(t *testing.T) {
+	for _, test := range []struct {
+		err  error
+		away bool
+	}{
+		{driver.ErrBadConn, true},
+		{io.ErrUnexpectedEOF, true},
+		{&net.OpError{Op: "dial", Err: errors.New("refused")}, true},
+		{context.DeadlineExceeded, true},
+		{context.Canceled, false},
+		{postgresError("57P01"), true},
+		{postgresError("08006"), true},
+		{postgresError("25006"), true},
+		{postgresError("23505"), false},
+		{sqliteError(5 | 2<<8), true},
+		{sqliteError(19), false},
+		{errors.New("other"), false},
+	} {
+		got := fault(fmt.Errorf("wrapped: %w", test.err))
+		if errors.Is(got, coord.ErrUnavailable) != test.away || !errors.Is(got, test.err) {
+			t.Errorf("%v: got %v", test.err, got)
+		}
+	}
+	if fault(nil) != nil {
+		t.Error("no error became one")
+	}
+}

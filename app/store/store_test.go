@@ -1,0 +1,360 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tandemhq/tandem/app/auth"
+	"github.com/tandemhq/tandem/app/store"
+	"github.com/tandemhq/tandem/coord"
+)
+
+func addUser(t *testing.T, st *store.Store, n store.NewUser) (user store.User, err error) {
+	t.Helper()
+	err = st.InTx(t.Context(), func(ctx context.Context, u store.Unit) (err error) {
+		user, err = u.AddUser(ctx, n)
+		return err
+	})
+	return user, err
+}
+
+func mustAddUser(t *testing.T, st *store.Store, name string) store.User {
+	t.Helper()
+	user, err := addUser(t, st, store.NewUser{Name: name, Role: store.Member, PasswordHash: "x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return user
+}
+
+func addRoom(t *testing.T, st *store.Store, name string, by int64) (room store.Room, err error) {
+	t.Helper()
+	err = st.InTx(t.Context(), func(ctx context.Context, u store.Unit) (err error) {
+		room, err = u.AddRoom(ctx, name, by)
+		return err
+	})
+	return room, err
+}
+
+func TestNamesAreComparedWithoutCase(t *testing.T) { onEach(t, testNames) }
+
+func testNames(t *testing.T, db database) {
+	st := db.store
+	mustAddUser(t, st, "Ada")
+	if _, err := addUser(t, st, store.NewUser{Name: " aDA ", Role: store.Member, PasswordHash: "x"}); !errors.Is(err, coord.ErrConflict) {
+		t.Errorf("got %v, want a conflict", err)
+	}
+	c, err := st.Credentials(t.Context(), "ADA")
+	if err != nil || c.Name != "Ada" || c.PasswordHash != "x" {
+		t.Errorf("got %+v, %v", c, err)
+	}
+	if _, err := st.Credentials(t.Context(), "Bob"); !errors.Is(err, coord.ErrNotFound) {
+		t.Errorf("got %v, want not found", err)
+	}
+}
+
+func TestOneFounder(t *testing.T) { onEach(t, testOneFounder) }
+
+func testOneFounder(t *testing.T, db database) {
+	st := db.store
+	if has, err := st.HasUsers(t.Context()); has || err != nil {
+		t.Fatalf("got %v, %v", has, err)
+	}
+	if _, err := addUser(t, st, store.NewUser{Name: "a", Role: store.Admin, PasswordHash: "x", Founder: true}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := addUser(t, st, store.NewUser{Name: "b", Role: store.Admin, PasswordHash: "x", Founder: true}); !errors.Is(err, coord.ErrConflict) {
+		t.Errorf("got %v, want a conflict", err)
+	}
+	mustAddUser(t, st, "c")
+	mustAddUser(t, st, "d")
+}
+
+func TestSetupTokens(t *testing.T) { onEach(t, testSetupTokens) }
+
+func testSetupTokens(t *testing.T, db database) {
+	st := db.store
+	use := func(hash string) error {
+		return st.InTx(t.Context(), func(ctx context.Context, u store.Unit) error {
+			return u.UseSetupToken(ctx, []byte(hash))
+		})
+	}
+	for hash, ttl := range map[string]time.Duration{"good": time.Hour, "old": -time.Second} {
+		if err := st.AddSetupToken(t.Context(), []byte(hash), ttl); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for hash, want := range map[string]bool{"good": true, "old": false, "other": false} {
+		if good, err := st.SetupTokenGood(t.Context(), []byte(hash)); good != want || err != nil {
+			t.Errorf("%s: got %v, %v", hash, good, err)
+		}
+	}
+	if err := use("old"); !errors.Is(err, coord.ErrNotFound) {
+		t.Errorf("an expired token: got %v", err)
+	}
+	if err := use("good"); err != nil {
+		t.Error(err)
+	}
+	if err := use("good"); !errors.Is(err, coord.ErrNotFound) {
+		t.Errorf("a used token: got %v", err)
+	}
+}
+
+func TestSessions(t *testing.T) { onEach(t, testSessions) }
+
+func testSessions(t *testing.T, db database) {
+	st := db.store
+	user := mustAddUser(t, st, "Ada")
+	made, err := st.AddSession(t.Context(), user, []byte("hash"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := st.Session(t.Context(), []byte("hash"))
+	if err != nil || got != made || got.User != user {
+		t.Errorf("got %+v, %v; want %+v", got, err, made)
+	}
+	if byID, err := st.SessionByID(t.Context(), made.ID); err != nil || byID != made {
+		t.Errorf("got %+v, %v; want %+v", byID, err, made)
+	}
+	if _, err := st.Session(t.Context(), []byte("other")); !errors.Is(err, coord.ErrNotFound) {
+		t.Errorf("got %v, want not found", err)
+	}
+	for _, want := range []bool{true, false} {
+		err := st.InTx(t.Context(), func(ctx context.Context, u store.Unit) error {
+			there, err := u.EndSession(ctx, made.ID)
+			if there != want {
+				t.Errorf("got %v, want %v", there, want)
+			}
+			return err
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := st.Session(t.Context(), []byte("hash")); !errors.Is(err, coord.ErrNotFound) {
+		t.Errorf("after its end: got %v, want not found", err)
+	}
+}
+
+func TestSessionsExpire(t *testing.T) {
+	var ahead time.Duration // of the machine's clock
+	st := openMemory(t, func() time.Time { return time.Now().Add(ahead) }).store
+	user := mustAddUser(t, st, "Ada")
+	hash := []byte("used")
+	for _, h := range []string{"used", "idle"} {
+		if _, err := st.AddSession(t.Context(), user, []byte(h)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	step := store.SessionIdle - time.Hour
+	for age := step; age < store.SessionAbsolute; age += step {
+		ahead += step
+		if _, err := st.Session(t.Context(), hash); err != nil {
+			t.Fatalf("used all the time, after %v: %v", age, err)
+		}
+	}
+	if _, err := st.Session(t.Context(), []byte("idle")); !errors.Is(err, coord.ErrNotFound) {
+		t.Errorf("idle: got %v, want not found", err)
+	}
+	ahead += step
+	if _, err := st.Session(t.Context(), hash); !errors.Is(err, coord.ErrNotFound) {
+		t.Errorf("beyond the absolute limit: got %v, want not found", err)
+	}
+	if n, err := st.Reap(t.Context()); n != 2 || err != nil {
+		t.Errorf("reaped %d, %v; want 2", n, err)
+	}
+	if n, err := st.Reap(t.Context()); n != 0 || err != nil {
+		t.Errorf("reaped %d, %v; want 0", n, err)
+	}
+}
+
+func TestMessages(t *testing.T) { onEach(t, testMessages) }
+
+func testMessages(t *testing.T, db database) {
+	st := db.store
+	user := mustAddUser(t, st, "Ada")
+	room, err := addRoom(t, st, "General", user.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := addRoom(t, st, "GENERAL", user.ID); !errors.Is(err, coord.ErrConflict) {
+		t.Errorf("got %v, want a conflict", err)
+	}
+	if time.Since(room.CreatedAt.Time).Abs() > time.Minute {
+		t.Errorf("made at %v", room.CreatedAt)
+	}
+	text := "it's “quoted”, back\\slash ? and 👋 שלום"
+	post := func(clientID string, room int64) (m store.Message, created bool, err error) {
+		err = st.InTx(t.Context(), func(ctx context.Context, u store.Unit) (err error) {
+			m, created, err = u.AddMessage(ctx, room, user, clientID, text)
+			return err
+		})
+		return m, created, err
+	}
+	first, created, err := post("c0", room.ID)
+	if err != nil || !created || first.Author != "Ada" || first.Text != text {
+		t.Fatalf("got %+v, %v, %v", first, created, err)
+	}
+	again, created, err := post("c0", room.ID)
+	if err != nil || created || again != first {
+		t.Errorf("again: got %+v, %v, %v; want %+v", again, created, err, first)
+	}
+	if _, _, err := post("c1", room.ID+1000); !errors.Is(err, coord.ErrNotFound) {
+		t.Errorf("no room: got %v, want not found", err)
+	}
+	for i := 1; i < 5; i++ {
+		if _, _, err := post(fmt.Sprint("c", i), room.ID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err = st.InTx(t.Context(), func(ctx context.Context, u store.Unit) error {
+		_, err := u.AddTaskMessage(ctx, room.ID, "report", "run:1", "done")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	newest, more, err := st.Messages(t.Context(), room.ID, 0, 3)
+	if err != nil || !more || len(newest) != 3 || newest[2].Author != "report" || newest[2].UserID != 0 {
+		t.Fatalf("got %+v, %v, %v", newest, more, err)
+	}
+	older, more, err := st.Messages(t.Context(), room.ID, newest[0].ID, 3)
+	if err != nil || more || len(older) != 3 || older[0] != first {
+		t.Errorf("got %+v, %v, %v; want %+v first", older, more, err, first)
+	}
+	ids, err := st.RoomIDs(t.Context(), []int64{room.ID, room.ID + 1})
+	if err != nil || len(ids) != 1 || ids[0] != room.ID {
+		t.Errorf("got %v, %v", ids, err)
+	}
+}
+
+func TestUnitIsWhole(t *testing.T) { onEach(t, testUnitIsWhole) }
+
+func testUnitIsWhole(t *testing.T, db database) {
+	st := db.store
+	failure := errors.New("enough")
+	work := func(name string, result error) error {
+		return st.InTx(t.Context(), func(ctx context.Context, u store.Unit) error {
+			if _, err := u.AddRoom(ctx, name, mustHave(t, u)); err != nil {
+				return err
+			}
+			if err := u.Coord.Publish(ctx, coord.NewEvent{Topic: "t", Kind: name}); err != nil {
+				return err
+			}
+			return result
+		})
+	}
+	if err := work("lost", failure); !errors.Is(err, failure) {
+		t.Errorf("got %v, want the function's own error", err)
+	}
+	if err := work("kept", nil); err != nil {
+		t.Fatal(err)
+	}
+	rooms, err := st.Rooms(t.Context())
+	if err != nil || len(rooms) != 1 || rooms[0].Name != "kept" {
+		t.Errorf("rooms: got %+v, %v", rooms, err)
+	}
+	events, err := db.backend.Broadcaster().Read(t.Context(), "t", coord.Start, 10)
+	if err != nil || len(events) != 1 || events[0].Kind != "kept" {
+		t.Errorf("events: got %+v, %v", events, err)
+	}
+}
+
+func mustHave(t *testing.T, u store.Unit) int64 {
+	t.Helper()
+	user, err := u.AddUser(t.Context(), store.NewUser{Name: "Ada", Role: store.Member, PasswordHash: "x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return user.ID
+}
+
+func TestParallelWriters(t *testing.T) { onEach(t, testParallelWriters) }
+
+// Of writers that meet, one makes the row and the others find it.
+func testParallelWriters(t *testing.T, db database) {
+	st := db.store
+	user := mustAddUser(t, st, "Ada")
+	room, err := addRoom(t, st, "General", user.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var made, founders atomic.Int32
+	var all sync.WaitGroup
+	for i := range 16 {
+		all.Go(func() {
+			err := st.InTx(t.Context(), func(ctx context.Context, u store.Unit) error {
+				_, created, err := u.AddMessage(ctx, room.ID, user, "same", "text")
+				if created {
+					made.Add(1)
+				}
+				return err
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+		all.Go(func() {
+			_, err := addUser(t, st, store.NewUser{Name: fmt.Sprint("f", i), Role: store.Admin, PasswordHash: "x", Founder: true})
+			switch {
+			case err == nil:
+				founders.Add(1)
+			case !errors.Is(err, coord.ErrConflict):
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if made.Load() != 1 || founders.Load() != 1 {
+		t.Errorf("%d messages and %d founders were made, want one of each", made.Load(), founders.Load())
+	}
+}
+
+func TestSetupHasOneWinner(t *testing.T) { onEach(t, testSetupHasOneWinner) }
+
+func testSetupHasOneWinner(t *testing.T, db database) {
+	accounts := auth.New(db.store, db.backend, auth.Options{Hashing: auth.Hashing{Memory: 64, Iterations: 1}},
+		slog.New(slog.DiscardHandler))
+	tokens := make([]string, 8)
+	for i := range tokens {
+		var err error
+		if tokens[i], err = accounts.SetupToken(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var won atomic.Int32
+	var all sync.WaitGroup
+	for i, token := range tokens {
+		all.Go(func() {
+			_, err := accounts.Setup(t.Context(), token, fmt.Sprint("user", i), "correct horse")
+			switch {
+			case err == nil:
+				won.Add(1)
+			case !errors.Is(err, auth.ErrSetupToken):
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if won.Load() != 1 {
+		t.Errorf("%d became administrator, want one", won.Load())
+	}
+	if token, err := accounts.SetupToken(t.Context()); token != "" || err != nil {
+		t.Errorf("after set-up: a token %q, %v", token, err)
+	}
+}
+
+func TestOutagesAreTold(t *testing.T) {
+	db := openSQLite(t)
+	ctx, cancel := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
+	defer cancel()
+	if _, err := db.store.Rooms(ctx); !errors.Is(err, coord.ErrUnavailable) {
+		t.Errorf("beyond the deadline: got %v, want unavailable", err)
+	}
+}

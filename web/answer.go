@@ -1,0 +1,157 @@
+package web
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/tandemhq/tandem/app/auth"
+	"github.com/tandemhq/tandem/app/hub"
+	"github.com/tandemhq/tandem/coord"
+)
+
+// How large a request's body may be.
+const (
+	noBody   = 0
+	authBody = 64 << 10
+	maxBody  = 1 << 20
+)
+
+// endpoint answers a request with a status and a value for JSON, or an error;
+// a nil value has no body.
+type endpoint func(w http.ResponseWriter, r *http.Request) (status int, value any, err error)
+
+// api makes a handler of an endpoint.
+func (h *handler) api(bodyLimit int64, e endpoint) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.Body = http.MaxBytesReader(w, r.Body, bodyLimit)
+		w.Header().Set("Cache-Control", "no-store")
+		status, value, err := e(w, r)
+		switch {
+		case err != nil:
+			h.fail(w, r, err)
+		case value == nil:
+			w.WriteHeader(status)
+		default:
+			writeJSON(w, status, value)
+		}
+	})
+}
+
+// problem is the body of an error, by RFC 9457.
+type problem struct {
+	Type   string `json:"type"`
+	Title  string `json:"title"`
+	Status int    `json:"status"`
+	Detail string `json:"detail,omitempty"`
+	Field  string `json:"field,omitempty"`
+}
+
+func (p problem) Error() string { return p.Detail }
+
+func writeProblem(w http.ResponseWriter, p problem) {
+	p.Type, p.Title = "about:blank", http.StatusText(p.Status)
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("Cache-Control", "no-store")
+	writeBody(w, p.Status, p)
+}
+
+func writeJSON(w http.ResponseWriter, status int, value any) {
+	w.Header().Set("Content-Type", "application/json")
+	writeBody(w, status, value)
+}
+
+func writeBody(w http.ResponseWriter, status int, value any) {
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(value) // fails when the client is gone
+}
+
+// fail writes the problem that an error is.
+func (h *handler) fail(w http.ResponseWriter, r *http.Request, err error) {
+	p := problemOf(err)
+	if limited, ok := errors.AsType[*auth.LimitedError](err); ok {
+		w.Header().Set("Retry-After", wholeSeconds(limited.RetryAfter))
+	}
+	switch {
+	case r.Context().Err() != nil: // nobody hears the answer
+	case p.Status == http.StatusInternalServerError:
+		h.log.ErrorContext(r.Context(), "a request failed", "method", r.Method, "path", r.URL.Path, "error", err)
+	case p.Status == http.StatusServiceUnavailable:
+		w.Header().Set("Retry-After", "1")
+		h.log.DebugContext(r.Context(), "a request was not possible", "path", r.URL.Path, "error", err)
+	}
+	writeProblem(w, p)
+}
+
+// wholeSeconds rounds up, and is at least 1.
+func wholeSeconds(d time.Duration) string {
+	return strconv.FormatInt(max(1, int64((d+time.Second-1)/time.Second)), 10)
+}
+
+func problemOf(err error) problem {
+	if p, ok := errors.AsType[problem](err); ok {
+		return p
+	}
+	if invalid, ok := errors.AsType[*coord.InvalidError](err); ok {
+		return problem{Status: http.StatusUnprocessableEntity, Detail: invalid.Reason, Field: invalid.Field}
+	}
+	if limited, ok := errors.AsType[*auth.LimitedError](err); ok {
+		return problem{Status: http.StatusTooManyRequests, Detail: limited.Error()}
+	}
+	if handshake, ok := errors.AsType[*hub.HandshakeError](err); ok {
+		return problem{Status: handshake.Status, Detail: handshake.Reason}
+	}
+	for _, known := range []struct {
+		err    error
+		status int
+	}{
+		{auth.ErrWrongCredentials, http.StatusUnauthorized},
+		{auth.ErrSignedOut, http.StatusUnauthorized},
+		{hub.ErrTicket, http.StatusUnauthorized},
+		{auth.ErrSetupToken, http.StatusForbidden},
+		{hub.ErrDraining, http.StatusServiceUnavailable},
+		{hub.ErrFull, http.StatusServiceUnavailable},
+	} {
+		if errors.Is(err, known.err) {
+			return problem{Status: known.status, Detail: known.err.Error()}
+		}
+	}
+	switch {
+	case errors.Is(err, coord.ErrNotFound):
+		return problem{Status: http.StatusNotFound, Detail: "there is no such thing"}
+	case errors.Is(err, coord.ErrConflict):
+		return problem{Status: http.StatusConflict, Detail: err.Error()}
+	case errors.Is(err, coord.ErrUnavailable), errors.Is(err, coord.ErrBackpressure), errors.Is(err, coord.ErrClosed):
+		return problem{Status: http.StatusServiceUnavailable, Detail: "the server can't do this at the moment, try again"}
+	}
+	return problem{Status: http.StatusInternalServerError}
+}
+
+// readJSON reads the body of a request.
+func readJSON(r *http.Request, into any) error {
+	if t, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || t != "application/json" {
+		return problem{Status: http.StatusUnsupportedMediaType, Detail: "the body must be application/json"}
+	}
+	d := json.NewDecoder(r.Body)
+	err := d.Decode(into)
+	if err == nil {
+		if _, next := d.Token(); next != io.EOF {
+			err = errors.New("there is something behind the JSON value")
+		}
+	}
+	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return problem{
+			Status: http.StatusRequestEntityTooLarge,
+			Detail: fmt.Sprintf("the body may have at most %d bytes", tooLarge.Limit),
+		}
+	}
+	if err != nil {
+		return problem{Status: http.StatusBadRequest, Detail: "the body is not the JSON that is expected: " + err.Error()}
+	}
+	return nil
+}

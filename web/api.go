@@ -1,0 +1,278 @@
+package web
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/julienschmidt/httprouter"
+
+	"github.com/tandemhq/tandem/app/auth"
+	"github.com/tandemhq/tandem/app/store"
+	"github.com/tandemhq/tandem/app/tasks"
+	"github.com/tandemhq/tandem/coord"
+)
+
+// Sessions travel in one cookie. Its name binds it to https and this host, which
+// browsers enforce; plain http is for loopback alone.
+const (
+	secureCookie = "__Host-tandem"
+	plainCookie  = "tandem_session"
+)
+
+func (h *handler) cookieName() string {
+	if h.config.Secure() {
+		return secureCookie
+	}
+	return plainCookie
+}
+
+// setCookie hands the secret of a session to the browser; "" takes it away.
+func (h *handler) setCookie(w http.ResponseWriter, secret string) {
+	age := int(store.SessionAbsolute / time.Second)
+	if secret == "" {
+		age = -1
+	}
+	http.SetCookie(w, &http.Cookie{
+		Name: h.cookieName(), Value: secret, Path: "/", MaxAge: age,
+		HttpOnly: true, Secure: h.config.Secure(), SameSite: http.SameSiteLaxMode,
+	})
+}
+
+func (h *handler) session(r *http.Request) (store.Session, error) {
+	cookie, err := r.Cookie(h.cookieName())
+	if err != nil {
+		return store.Session{}, auth.ErrSignedOut
+	}
+	return h.auth.Authenticate(r.Context(), cookie.Value)
+}
+
+type sessionKey struct{}
+
+// signedIn lets an endpoint be used by who is signed in.
+func (h *handler) signedIn(e endpoint) endpoint {
+	return func(w http.ResponseWriter, r *http.Request) (int, any, error) {
+		s, err := h.session(r)
+		if err != nil {
+			return 0, nil, err
+		}
+		return e(w, r.WithContext(context.WithValue(r.Context(), sessionKey{}, s)))
+	}
+}
+
+// sessionOf is for endpoints behind signedIn.
+func sessionOf(r *http.Request) store.Session { return r.Context().Value(sessionKey{}).(store.Session) }
+
+func param(r *http.Request, name string) string {
+	return httprouter.ParamsFromContext(r.Context()).ByName(name)
+}
+
+func roomID(r *http.Request) (int64, error) {
+	id, err := strconv.ParseInt(param(r, "id"), 10, 64)
+	if err != nil {
+		return 0, coord.ErrNotFound
+	}
+	return id, nil
+}
+
+func (h *handler) getSetup(_ http.ResponseWriter, r *http.Request) (int, any, error) {
+	needed, err := h.auth.SetupNeeded(r.Context())
+	return http.StatusOK, map[string]bool{"needed": needed}, err
+}
+
+type userAnswer struct {
+	User store.User `json:"user"`
+}
+
+func (h *handler) postSetup(w http.ResponseWriter, r *http.Request) (int, any, error) {
+	var body struct{ Token, Name, Password string }
+	if err := readJSON(r, &body); err != nil {
+		return 0, nil, err
+	}
+	in, err := h.auth.Setup(r.Context(), body.Token, body.Name, body.Password)
+	if err != nil {
+		return 0, nil, err
+	}
+	h.setCookie(w, in.Secret)
+	return http.StatusCreated, userAnswer{in.User}, nil
+}
+
+func (h *handler) getMe(_ http.ResponseWriter, r *http.Request) (int, any, error) {
+	return http.StatusOK, struct {
+		userAnswer
+		Node   string `json:"node"`
+		Driver string `json:"driver"`
+	}{userAnswer{sessionOf(r).User}, h.config.Node, h.config.Driver}, nil
+}
+
+func (h *handler) postSession(w http.ResponseWriter, r *http.Request) (int, any, error) {
+	var body struct{ Name, Password string }
+	if err := readJSON(r, &body); err != nil {
+		return 0, nil, err
+	}
+	in, err := h.auth.SignIn(r.Context(), body.Name, body.Password, limitKey(h.clients.address(r)))
+	if err != nil {
+		return 0, nil, err
+	}
+	// The browser forgets its old session, so nobody else should know it either.
+	if old, err := h.session(r); err == nil {
+		if err := h.signOut(r, old); err != nil {
+			h.log.WarnContext(r.Context(), "an old session was not ended", "session_id", old.ID, "error", err)
+		}
+	}
+	h.setCookie(w, in.Secret)
+	return http.StatusOK, userAnswer{in.User}, nil
+}
+
+func (h *handler) deleteSession(w http.ResponseWriter, r *http.Request) (int, any, error) {
+	s, err := h.session(r)
+	if err == nil {
+		err = h.signOut(r, s)
+	}
+	if err != nil && !errors.Is(err, auth.ErrSignedOut) {
+		return 0, nil, err
+	}
+	h.setCookie(w, "")
+	return http.StatusNoContent, nil, nil
+}
+
+func (h *handler) signOut(r *http.Request, s store.Session) error {
+	if err := h.auth.SignOut(r.Context(), s.ID); err != nil {
+		return err
+	}
+	h.hub.CloseSession(s.ID) // here at once; other replicas hear of it
+	return nil
+}
+
+func (h *handler) getRooms(_ http.ResponseWriter, r *http.Request) (int, any, error) {
+	list, err := h.rooms.List(r.Context())
+	return http.StatusOK, map[string]any{"rooms": orEmpty(list)}, err
+}
+
+func (h *handler) postRooms(_ http.ResponseWriter, r *http.Request) (int, any, error) {
+	var body struct{ Name string }
+	if err := readJSON(r, &body); err != nil {
+		return 0, nil, err
+	}
+	room, err := h.rooms.Create(r.Context(), sessionOf(r).User, body.Name)
+	return http.StatusCreated, map[string]any{"room": room}, err
+}
+
+func (h *handler) getMessages(_ http.ResponseWriter, r *http.Request) (int, any, error) {
+	id, err := roomID(r)
+	if err != nil {
+		return 0, nil, err
+	}
+	before, err := number(r, "before")
+	if err != nil {
+		return 0, nil, err
+	}
+	limit, err := number(r, "limit")
+	if err != nil {
+		return 0, nil, err
+	}
+	page, err := h.rooms.Messages(r.Context(), id, before, int(min(limit, maxBody)))
+	return http.StatusOK, struct {
+		Messages []store.Message `json:"messages"`
+		Position coord.Position  `json:"position"`
+		More     bool            `json:"more"`
+	}{orEmpty(page.Messages), page.Position, page.More}, err
+}
+
+// number reads a query parameter that is a positive number; 0 when it is absent.
+func number(r *http.Request, name string) (int64, error) {
+	text := r.URL.Query().Get(name)
+	if text == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < 1 {
+		return 0, &coord.InvalidError{Field: name, Reason: "must be a positive number"}
+	}
+	return n, nil
+}
+
+func (h *handler) postMessages(_ http.ResponseWriter, r *http.Request) (int, any, error) {
+	id, err := roomID(r)
+	if err != nil {
+		return 0, nil, err
+	}
+	var body struct {
+		ClientID string `json:"client_id"`
+		Text     string `json:"text"`
+	}
+	if err := readJSON(r, &body); err != nil {
+		return 0, nil, err
+	}
+	m, created, err := h.rooms.Post(r.Context(), sessionOf(r).User, id, body.ClientID, body.Text)
+	status := http.StatusOK
+	if created {
+		status = http.StatusCreated
+	}
+	return status, map[string]any{"message": m}, err
+}
+
+func (h *handler) postTickets(_ http.ResponseWriter, r *http.Request) (int, any, error) {
+	if !h.config.OriginAllowed(r) {
+		return 0, nil, problem{Status: http.StatusForbidden, Detail: "the request comes from a page of another site"}
+	}
+	ticket, err := h.hub.Ticket(r.Context(), sessionOf(r), r.Header.Get("Origin"))
+	return http.StatusCreated, struct {
+		Ticket    string    `json:"ticket"`
+		ExpiresAt time.Time `json:"expires_at"`
+	}{ticket.Secret, ticket.Expires.UTC()}, err
+}
+
+func (h *handler) getTasks(_ http.ResponseWriter, r *http.Request) (int, any, error) {
+	list, err := h.tasks.List(r.Context())
+	return http.StatusOK, map[string]any{"tasks": orEmpty(list)}, err
+}
+
+func (h *handler) postTasks(_ http.ResponseWriter, r *http.Request) (int, any, error) {
+	var body tasks.NewTask
+	if err := readJSON(r, &body); err != nil {
+		return 0, nil, err
+	}
+	task, err := h.tasks.Create(r.Context(), body)
+	return http.StatusCreated, map[string]any{"task": task}, err
+}
+
+func (h *handler) deleteTask(_ http.ResponseWriter, r *http.Request) (int, any, error) {
+	return http.StatusNoContent, nil, h.tasks.Delete(r.Context(), param(r, "name"))
+}
+
+func (h *handler) pauseTask(paused bool) endpoint {
+	return func(_ http.ResponseWriter, r *http.Request) (int, any, error) {
+		task, err := h.tasks.Pause(r.Context(), param(r, "name"), paused)
+		return http.StatusOK, map[string]any{"task": task}, err
+	}
+}
+
+func (h *handler) runTask(_ http.ResponseWriter, r *http.Request) (int, any, error) {
+	run, err := h.tasks.RunNow(r.Context(), param(r, "name"))
+	return http.StatusAccepted, map[string]any{"run": run}, err
+}
+
+func (h *handler) getRuns(_ http.ResponseWriter, r *http.Request) (int, any, error) {
+	list, err := h.tasks.Runs(r.Context(), param(r, "name"))
+	return http.StatusOK, map[string]any{"runs": orEmpty(list)}, err
+}
+
+func (h *handler) getSchedule(_ http.ResponseWriter, r *http.Request) (int, any, error) {
+	query := r.URL.Query()
+	description, next, err := h.tasks.Preview(query.Get("schedule"), query.Get("zone"))
+	return http.StatusOK, struct {
+		Description string      `json:"description"`
+		Next        []time.Time `json:"next"`
+	}{description, orEmpty(next)}, err
+}
+
+// orEmpty is a list that is [] in JSON, never null.
+func orEmpty[T any](list []T) []T {
+	if list == nil {
+		return []T{}
+	}
+	return list
+}

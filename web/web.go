@@ -1,0 +1,138 @@
+// Package web is the HTTP side of the application: the API, the WebSocket
+// endpoint, the page, health and metrics. docs/protocol.md describes it.
+package web
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+
+	"github.com/julienschmidt/httprouter"
+
+	"github.com/tandemhq/tandem/app"
+	"github.com/tandemhq/tandem/app/auth"
+	"github.com/tandemhq/tandem/app/health"
+	"github.com/tandemhq/tandem/app/hub"
+	"github.com/tandemhq/tandem/app/metrics"
+	"github.com/tandemhq/tandem/app/rooms"
+	"github.com/tandemhq/tandem/app/tasks"
+)
+
+// handler is what serves the routes.
+type handler struct {
+	config  app.Config
+	auth    *auth.Service
+	rooms   *rooms.Service
+	tasks   *tasks.Service
+	hub     *hub.Hub
+	health  *health.Health
+	metrics *metrics.Metrics
+	clients *clients
+	log     *slog.Logger
+}
+
+// New returns the handler of everything that is served.
+func New(
+	c app.Config, a *auth.Service, r *rooms.Service, t *tasks.Service, h *hub.Hub, hl *health.Health,
+	m *metrics.Metrics, log *slog.Logger,
+) (http.Handler, error) {
+	known, err := newClients(c.TrustedProxies)
+	if err != nil {
+		return nil, err
+	}
+	static, err := newStatic()
+	if err != nil {
+		return nil, err
+	}
+	crossOrigin := http.NewCrossOriginProtection()
+	for _, origin := range c.AllowedOrigins() {
+		if err := crossOrigin.AddTrustedOrigin(origin); err != nil {
+			return nil, fmt.Errorf("origin %q: %w", origin, err)
+		}
+	}
+	hd := &handler{
+		config: c, auth: a, rooms: r, tasks: t, hub: h, health: hl, metrics: m, clients: known, log: log,
+	}
+	crossOrigin.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		writeProblem(w, problem{Status: http.StatusForbidden, Detail: "the request comes from a page of another site"})
+	}))
+	return hd.logged(hd.headers(crossOrigin.Handler(hd.routes(static)))), nil
+}
+
+func (h *handler) routes(static *static) http.Handler {
+	r := httprouter.New()
+	r.HandleOPTIONS = false
+	api := func(method, path string, bodyLimit int64, endpoint endpoint) {
+		r.Handler(method, "/api/v1"+path, h.api(bodyLimit, endpoint))
+	}
+	api("GET", "/setup", noBody, h.getSetup)
+	api("POST", "/setup", authBody, h.postSetup)
+	api("GET", "/me", noBody, h.signedIn(h.getMe))
+	api("POST", "/session", authBody, h.postSession)
+	api("DELETE", "/session", noBody, h.deleteSession)
+	api("GET", "/rooms", noBody, h.signedIn(h.getRooms))
+	api("POST", "/rooms", maxBody, h.signedIn(h.postRooms))
+	api("GET", "/rooms/:id/messages", noBody, h.signedIn(h.getMessages))
+	api("POST", "/rooms/:id/messages", maxBody, h.signedIn(h.postMessages))
+	api("POST", "/ws-tickets", authBody, h.signedIn(h.postTickets))
+	api("GET", "/tasks", noBody, h.signedIn(h.getTasks))
+	api("POST", "/tasks", maxBody, h.signedIn(h.postTasks))
+	api("DELETE", "/tasks/:name", noBody, h.signedIn(h.deleteTask))
+	api("POST", "/tasks/:name/pause", authBody, h.signedIn(h.pauseTask(true)))
+	api("POST", "/tasks/:name/resume", authBody, h.signedIn(h.pauseTask(false)))
+	api("POST", "/tasks/:name/run", authBody, h.signedIn(h.runTask))
+	api("GET", "/tasks/:name/runs", noBody, h.signedIn(h.getRuns))
+	api("GET", "/schedule", noBody, h.signedIn(h.getSchedule))
+
+	r.HandlerFunc("GET", "/ws", h.serveSocket)
+	r.HandlerFunc("GET", "/healthz/live", func(w http.ResponseWriter, _ *http.Request) {
+		writeJSON(w, http.StatusOK, map[string]string{"status": "live"})
+	})
+	r.HandlerFunc("GET", "/healthz/ready", h.ready)
+	r.Handler("GET", "/metrics", h.private(h.metrics.Handler()))
+	for _, method := range []string{"GET", "HEAD"} {
+		r.HandlerFunc(method, "/", static.page)
+		r.HandlerFunc(method, "/static/*path", static.file)
+	}
+
+	r.NotFound = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/api/") {
+			writeProblem(w, problem{Status: http.StatusNotFound})
+			return
+		}
+		http.Error(w, "There is no such page.", http.StatusNotFound)
+	})
+	r.MethodNotAllowed = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		writeProblem(w, problem{Status: http.StatusMethodNotAllowed})
+	})
+	r.PanicHandler = func(w http.ResponseWriter, r *http.Request, reason any) {
+		if err, ok := reason.(error); ok && errors.Is(err, http.ErrAbortHandler) {
+			panic(reason)
+		}
+		h.log.ErrorContext(r.Context(), "a request panicked", "path", r.URL.Path, "reason", reason)
+		writeProblem(w, problem{Status: http.StatusInternalServerError})
+	}
+	return r
+}
+
+// serveSocket serves the WebSocket until it ends.
+func (h *handler) serveSocket(w http.ResponseWriter, r *http.Request) {
+	if err := h.hub.Serve(w, r); err != nil {
+		h.fail(w, r, err)
+	}
+}
+
+func (h *handler) ready(w http.ResponseWriter, r *http.Request) {
+	ready, checks := h.health.Ready(r.Context())
+	answer := struct {
+		Status string         `json:"status"`
+		Checks []health.Check `json:"checks"`
+	}{"ready", checks}
+	status := http.StatusOK
+	if !ready {
+		answer.Status, status = "unready", http.StatusServiceUnavailable
+	}
+	writeJSON(w, status, answer)
+}
