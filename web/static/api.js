@@ -1,0 +1,68 @@
+// The HTTP API: JSON in, JSON out, problem+json on errors.
+
+/** An answer that is not 2xx, or (status 0) no answer at all. */
+export class ApiError extends Error {
+  constructor(status, { title, detail, field } = {}, retryAfter = 0) {
+    super(detail || title || 'Something went wrong.')
+    this.status = status
+    this.field = field || ''
+    this.retryAfter = retryAfter // seconds
+  }
+}
+
+const timeout = 15_000
+
+async function call(method, path, body) {
+  const headers = { Accept: 'application/json' }
+  const init = { method, headers, cache: 'no-store', signal: AbortSignal.timeout(timeout) }
+  if (body !== undefined) {
+    headers['Content-Type'] = 'application/json'
+    init.body = JSON.stringify(body)
+  }
+  let response, text
+  try {
+    response = await fetch('/api/v1' + path, init)
+    text = await response.text()
+  } catch {
+    throw new ApiError(0, { title: 'The server can’t be reached.' })
+  }
+  let value = {}
+  try {
+    if (text) value = JSON.parse(text)
+  } catch {
+    if (response.ok) throw new ApiError(502, { title: 'The answer makes no sense. Does a proxy interfere?' })
+  }
+  if (!response.ok) {
+    const title = `The server answered with an error (${response.status}).`
+    throw new ApiError(response.status, { title, ...value }, Number(response.headers.get('Retry-After')) || 0)
+  }
+  return value
+}
+
+const get = (path) => call('GET', path)
+const post = (path, body = {}) => call('POST', path, body)
+const remove = (path) => call('DELETE', path)
+const part = encodeURIComponent
+
+export const api = {
+  setupNeeded: () => get('/setup').then((r) => r.needed),
+  setup: (token, name, password) => post('/setup', { token, name, password }),
+  me: () => get('/me'),
+  signIn: (name, password) => post('/session', { name, password }),
+  signOut: () => remove('/session'),
+  ticket: () => post('/ws-tickets').then((r) => r.ticket),
+
+  rooms: () => get('/rooms').then((r) => r.rooms ?? []),
+  createRoom: (name) => post('/rooms', { name }).then((r) => r.room),
+  messages: (room, { before, limit = 50 } = {}) =>
+    get(`/rooms/${part(room)}/messages?limit=${limit}${before ? `&before=${part(before)}` : ''}`),
+
+  tasks: () => get('/tasks').then((r) => r.tasks ?? []),
+  createTask: (task) => post('/tasks', task).then((r) => r.task),
+  deleteTask: (name) => remove(`/tasks/${part(name)}`),
+  pauseTask: (name) => post(`/tasks/${part(name)}/pause`).then((r) => r.task),
+  resumeTask: (name) => post(`/tasks/${part(name)}/resume`).then((r) => r.task),
+  runTask: (name) => post(`/tasks/${part(name)}/run`).then((r) => r.run),
+  runs: (name) => get(`/tasks/${part(name)}/runs`).then((r) => r.runs ?? []),
+  schedule: (schedule, zone) => get(`/schedule?schedule=${part(schedule)}&zone=${part(zone)}`),
+}

@@ -1,0 +1,292 @@
+// The WebSocket: tickets, reconnecting, positions.
+//
+// For each topic the socket remembers the position of the last event that it
+// handed out. After a reconnect it subscribes from there, so that nothing is
+// missed, and it drops what it has seen, so that nothing comes twice.
+
+/** Why a request over the socket has no answer, or a refusal as its answer. */
+export class SocketError extends Error {
+  constructor(code, message) {
+    super(message)
+    this.code = code // as in the protocol, or "disconnected", "timeout"
+  }
+}
+
+const head = 'head'
+const requestTimeout = 10_000
+const pingEvery = 25_000
+const connectTimeout = 15_000
+
+/** The number in a position, such as 42 in "42.9f3a1c07"; -1 when it has none. */
+export function seqOf(position) {
+  const seq = parseInt(position, 10)
+  return Number.isNaN(seq) ? -1 : seq
+}
+
+/** A pause before the given attempt, counted from 0: exponential with full jitter. */
+export function backoff(attempt, random = Math.random) {
+  return random() * Math.min(30_000, 500 * 2 ** attempt)
+}
+
+export class Socket {
+  #handlers
+  #topics = new Map() // topic → {position, sent}; sent: the position asked for on this connection
+  #requests = new Map() // id → {resolve, reject, timer}
+  #lastID = 0
+  #ws = null
+  #state = 'offline'
+  #running = false
+  #attempt = 0
+  #generation = 0 // grows with each attempt; an older one that comes late is ignored
+  #onlineSince = 0
+  #retryTimer = 0
+  #pingTimer = 0
+
+  /**
+   * handlers: ticket() → Promise of a secret; state(s); event(frame); reset(topic);
+   * fresh(topic): subscribed from the present, so earlier events must be read otherwise;
+   * refused(topic, error): the subscription is not allowed; unauthorised().
+   */
+  constructor(handlers) {
+    this.#handlers = handlers
+    addEventListener('online', () => this.reconnectNow())
+    addEventListener('visibilitychange', () => {
+      if (document.visibilityState !== 'visible' || !this.#running) return
+      if (this.online) this.#ping(4_000)
+      else this.reconnectNow()
+    })
+  }
+
+  get online() {
+    return this.#state === 'online'
+  }
+
+  start() {
+    if (this.#running) return
+    this.#running = true
+    this.#attempt = 0
+    this.#connect()
+  }
+
+  /** Ends the connection and forgets all topics. */
+  stop() {
+    this.#running = false
+    this.#topics.clear()
+    this.#drop(1000)
+    this.#setState('offline')
+  }
+
+  /** Ends the wait between two attempts. */
+  reconnectNow() {
+    if (this.#running && this.#retryTimer) this.#connect()
+  }
+
+  has(topic) {
+    return this.#topics.has(topic)
+  }
+
+  get topics() {
+    return [...this.#topics.keys()]
+  }
+
+  /** Subscribes to topics, {topic: position}; those that it follows already keep their place. */
+  subscribe(from) {
+    for (const [name, position] of Object.entries(from)) {
+      const topic = this.#topics.get(name)
+      if (!topic) this.#topics.set(name, { position: position || head, sent: null })
+      else if (topic.position === head && !topic.sent) topic.position = position || head
+    }
+    this.#sendSubscribe(Object.keys(from))
+  }
+
+  unsubscribe(...topics) {
+    const sent = topics.filter((t) => this.#topics.get(t)?.sent)
+    for (const topic of topics) this.#topics.delete(topic)
+    if (this.online && sent.length) this.request({ type: 'unsubscribe', topics: sent }).catch(() => {})
+  }
+
+  /** Sends a frame and resolves with its ack. Rejects with a SocketError. */
+  request(frame, timeout = requestTimeout) {
+    if (!this.online) return Promise.reject(new SocketError('disconnected', 'There is no connection.'))
+    const id = String(++this.#lastID)
+    return new Promise((resolve, reject) => {
+      const timer = setTimeout(() => {
+        this.#requests.delete(id)
+        reject(new SocketError('timeout', 'The server did not answer in time.'))
+      }, timeout)
+      this.#requests.set(id, { resolve, reject, timer })
+      this.#ws.send(JSON.stringify({ ...frame, id }))
+    })
+  }
+
+  async #connect() {
+    this.#drop(1000)
+    const generation = ++this.#generation
+    const current = () => generation === this.#generation && this.#running
+    this.#setState('connecting')
+    let ticket
+    try {
+      ticket = await this.#handlers.ticket()
+    } catch (error) {
+      if (!current()) return
+      if (error.status === 401) this.#handlers.unauthorised()
+      else this.#retry(Math.max(backoff(this.#attempt++), 1000 * (error.retryAfter || 0)))
+      return
+    }
+    if (!current()) return
+    const url = new URL('/ws', location.href)
+    url.protocol = url.protocol === 'https:' ? 'wss:' : 'ws:'
+    const ws = new WebSocket(url, ['tandem.v1', 'ticket.' + ticket])
+    this.#ws = ws
+    const slow = setTimeout(() => current() && ws === this.#ws && this.#lost(), connectTimeout)
+    ws.onmessage = ({ data }) => {
+      if (!current() || ws !== this.#ws) return
+      const frames = JSON.parse(data)
+      for (const frame of Array.isArray(frames) ? frames : [frames]) {
+        if (frame.type === 'welcome') clearTimeout(slow)
+        this.#receive(frame)
+      }
+    }
+    ws.onclose = ({ code }) => {
+      clearTimeout(slow)
+      if (current() && ws === this.#ws) this.#lost(code)
+    }
+  }
+
+  // The connection is gone, or is given up because it is silent.
+  #lost(code) {
+    // A connection that did not last counts as a failed attempt.
+    if (this.#onlineSince && Date.now() - this.#onlineSince > 5_000) this.#attempt = 0
+    let delay = backoff(this.#attempt++)
+    if (code === 1012) delay += Math.random() * 2_000 // a restart sends everybody away at once
+    this.#drop()
+    this.#retry(delay)
+  }
+
+  #retry(delay) {
+    this.#setState('offline')
+    this.#retryTimer = setTimeout(() => this.#connect(), delay)
+  }
+
+  #drop(code) {
+    clearTimeout(this.#retryTimer)
+    clearInterval(this.#pingTimer)
+    this.#retryTimer = this.#pingTimer = 0
+    this.#onlineSince = 0
+    const ws = this.#ws
+    this.#ws = null
+    if (ws) {
+      ws.onmessage = ws.onclose = null
+      ws.close(code ?? 1000)
+    }
+    for (const topic of this.#topics.values()) topic.sent = null
+    const requests = [...this.#requests.values()]
+    this.#requests.clear()
+    for (const { reject, timer } of requests) {
+      clearTimeout(timer)
+      reject(new SocketError('disconnected', 'The connection was lost.'))
+    }
+  }
+
+  #setState(state) {
+    if (state === this.#state) return
+    this.#state = state
+    this.#handlers.state(state)
+  }
+
+  #receive(frame) {
+    switch (frame.type) {
+      case 'welcome':
+        this.#onlineSince = Date.now()
+        this.#pingTimer = setInterval(() => this.#ping(requestTimeout), pingEvery)
+        this.#setState('online')
+        this.#sendSubscribe(this.topics)
+        break
+      case 'event':
+        this.#event(frame)
+        break
+      case 'reset': {
+        const topic = this.#topics.get(frame.topic)
+        if (!topic) break
+        topic.position = frame.position || head
+        this.#handlers.reset(frame.topic)
+        break
+      }
+      case 'ack':
+      case 'pong':
+      case 'error': {
+        const request = this.#requests.get(frame.id)
+        if (!request) break
+        this.#requests.delete(frame.id)
+        clearTimeout(request.timer)
+        if (frame.type === 'error') request.reject(new SocketError(frame.code, frame.message || frame.code))
+        else request.resolve(frame)
+        break
+      }
+      case 'reconnect': {
+        // The server is about to leave. Go before it does, but not all at once.
+        const ws = this.#ws
+        const wait = (frame.after_ms || 0) + Math.random() * (frame.jitter_ms || 0)
+        setTimeout(() => ws === this.#ws && this.#connect(), wait)
+        break
+      }
+    }
+  }
+
+  #event(frame) {
+    const topic = this.#topics.get(frame.topic)
+    if (!topic) return
+    const seq = seqOf(frame.position)
+    if (seq >= 0 && seq <= seqOf(topic.position)) return
+    topic.position = frame.position
+    this.#handlers.event(frame)
+  }
+
+  async #ping(timeout) {
+    const ws = this.#ws
+    try {
+      await this.request({ type: 'ping' }, timeout)
+    } catch (error) {
+      if (error.code === 'timeout' && ws && ws === this.#ws) this.#lost()
+    }
+  }
+
+  async #sendSubscribe(topics) {
+    const from = {}
+    for (const name of topics) {
+      const topic = this.#topics.get(name)
+      if (this.online && topic && !topic.sent) from[name] = topic.sent = topic.position
+    }
+    const names = Object.keys(from)
+    if (!names.length) return
+    try {
+      const ack = await this.request({ type: 'subscribe', topics: from })
+      for (const name of names) {
+        const topic = this.#topics.get(name)
+        if (!topic || from[name] !== head) continue
+        if (topic.position === head) topic.position = ack.positions?.[name] || head
+        this.#handlers.fresh(name)
+      }
+    } catch (error) {
+      this.#subscribeFailed(names, error)
+    }
+  }
+
+  #subscribeFailed(names, error) {
+    if (error.code === 'disconnected') return // the next welcome subscribes again
+    for (const name of names) {
+      const topic = this.#topics.get(name)
+      if (topic) topic.sent = null
+    }
+    if (error.code === 'timeout') {
+      this.#lost() // whether the server has subscribed us is unknown: begin anew
+    } else if (error.code === 'limited' || error.code === 'unavailable') {
+      setTimeout(() => this.#sendSubscribe(names), 1_000 + backoff(3))
+    } else if (names.length > 1) {
+      for (const name of names) this.#sendSubscribe([name]) // find the one that is refused
+    } else {
+      this.#topics.delete(names[0])
+      this.#handlers.refused(names[0], error)
+    }
+  }
+}
