@@ -129,7 +129,7 @@ type Retry struct {
 // Pause returns how long to wait after the given attempt, counted from 1.
 func (r Retry) Pause(attempt int) time.Duration {
 	d := r.MaxBackoff
-	if shift := attempt - 1; shift >= 0 && shift < 62 && r.Backoff < r.MaxBackoff>>shift {
+	if shift := attempt - 1; shift >= 0 && shift < 62 && r.Backoff <= r.MaxBackoff>>shift {
 		d = r.Backoff << shift
 	}
 	if spread := int64(d / 5); spread > 0 {

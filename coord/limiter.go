@@ -76,8 +76,9 @@ func (l Limit) GCRA() GCRA {
 
 // Decide answers a request at now against a bucket's TAT (0 for a new one) and
 // returns the TAT to store when it is granted. A TAT further ahead than the
-// window, as after a clock that stepped back, is clamped, so it heals within
-// one burst period.
+// window, as after a clock that stepped back, is clamped; when the returned TAT
+// is below the given one it is to be stored although the request is denied, so
+// that the bucket heals within one burst period.
 func (g GCRA) Decide(tat, now int64) (d Decision, newTAT int64) {
 	tat = min(max(tat, now), now+g.Window)
 	newTAT = tat + g.Cost
@@ -104,25 +105,32 @@ func (g GCRA) fill(d Decision, tat, now int64) Decision {
 }
 
 // DecideAll answers a joint request against the TATs of its buckets, in the
-// order of the limits; for authors of drivers. charged are the TATs to store, or
-// nil when the request is denied.
-func DecideAll(limits []Limit, tats []int64, now int64) (ds []Decision, charged []int64) {
-	ds, charged = make([]Decision, len(limits)), make([]int64, len(limits))
+// order of the limits; for authors of drivers. store are the TATs to store, or
+// nil when nothing is to be written: a denial writes only where a TAT lies
+// further ahead than the window and has to heal.
+func DecideAll(limits []Limit, tats []int64, now int64) (ds []Decision, store []int64) {
+	ds, store = make([]Decision, len(limits)), make([]int64, len(limits))
 	allowed := true
 	for i, l := range limits {
-		ds[i], charged[i] = l.GCRA().Decide(tats[i], now)
+		ds[i], store[i] = l.GCRA().Decide(tats[i], now)
 		allowed = allowed && ds[i].Allowed
 	}
 	if allowed {
-		return ds, charged
+		return ds, store
 	}
+	heal := false
 	for i, l := range limits {
+		g := l.GCRA()
 		if ds[i].Allowed { // it would have granted: say what it has, with nothing taken
-			g := l.GCRA()
 			g.Cost = 0
 			ds[i], _ = g.Decide(tats[i], now)
 			ds[i].Allowed = false
 		}
+		store[i] = min(tats[i], now+g.Window)
+		heal = heal || store[i] < tats[i]
 	}
-	return ds, nil
+	if !heal {
+		return ds, nil
+	}
+	return ds, store
 }

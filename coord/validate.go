@@ -1,6 +1,7 @@
 package coord
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -78,6 +79,14 @@ func span(field string, d, least, most time.Duration) error {
 	return nil
 }
 
+// timeout checks one that is stored in microseconds, where 0 stands for none.
+func timeout(field string, d time.Duration) error {
+	if d == 0 {
+		return nil
+	}
+	return span(field, d, time.Millisecond, maxSpan)
+}
+
 func oneOf[T ~string](field string, v T, allowed ...T) error {
 	if !slices.Contains(allowed, v) {
 		return fieldError(field, "is %q, must be one of %q", v, allowed)
@@ -120,7 +129,7 @@ func (t *Task) complete() error {
 		oneOf("Task.Misfire", t.Misfire, MisfireSkip, MisfireLatest, MisfireAll),
 		between("Task.MisfireCap", t.MisfireCap, 1, 1000),
 		t.Retry.complete("Task.Retry", t.AtMostOnce),
-		span("Task.Timeout", t.Timeout, 0, maxSpan),
+		timeout("Task.Timeout", t.Timeout),
 		between("Task.Priority", t.Priority, 1, 4),
 		between("Task.Version", t.Version, 0, 1<<62),
 	)
@@ -140,10 +149,18 @@ func checkSchedule(spec, zone string) error {
 	}
 	if _, err := schedule.Parse(spec, zone); err != nil {
 		field := "Task.Schedule"
-		if e, ok := err.(*schedule.Error); ok && e.Field == "zone" {
+		if e, ok := errors.AsType[*schedule.Error](err); ok && e.Field == schedule.FieldZone {
 			field = "Task.Zone"
 		}
 		return &InvalidError{Field: field, Reason: err.Error()}
+	}
+	return nil
+}
+
+// storable checks a time, which not every store can hold before year 1 or after 9999.
+func storable(field string, t time.Time) error {
+	if year := t.UTC().Year(); year < 1 || year > 9999 {
+		return fieldError(field, "is in the year %d, must be between 1 and 9999", year)
 	}
 	return nil
 }
@@ -155,8 +172,9 @@ func (r *NewRun) complete(field string) error {
 		payload(field+".Payload", r.Payload),
 		text(field+".UniqueKey", r.UniqueKey, 0, maxName),
 		span(field+".Delay", r.Delay, 0, maxSpan),
+		storable(field+".DueAt", r.DueAt),
 		r.Retry.complete(field+".Retry", r.AtMostOnce),
-		span(field+".Timeout", r.Timeout, 0, maxSpan),
+		timeout(field+".Timeout", r.Timeout),
 		between(field+".Priority", r.Priority, 1, 4),
 	)
 }
@@ -164,6 +182,11 @@ func (r *NewRun) complete(field string) error {
 func (o *ClaimOptions) complete() error {
 	if len(o.Kinds) == 0 {
 		return fieldError("ClaimOptions.Kinds", "must name at least one kind")
+	}
+	for _, kind := range o.Kinds {
+		if err := text("ClaimOptions.Kinds", kind, 1, maxKind); err != nil {
+			return err
+		}
 	}
 	return invalid(
 		text("ClaimOptions.Worker", o.Worker, 1, maxName),
@@ -176,12 +199,15 @@ func (r *Result) complete() error {
 	if r.Outcome < Succeed || r.Outcome > CancelRun {
 		return fieldError("Result.Outcome", "is %d, must be one of the outcomes", r.Outcome)
 	}
-	if len(r.Error) > MaxErrorText {
-		r.Error = r.Error[:MaxErrorText]
-	}
 	// An error's text comes from anywhere, and PostgreSQL stores neither broken
 	// UTF-8 nor NUL.
-	r.Error = strings.ReplaceAll(strings.ToValidUTF8(r.Error, "\uFFFD"), "\x00", "\uFFFD")
+	clean := strings.ToValidUTF8(r.Error[:min(len(r.Error), MaxErrorText)], "\uFFFD")
+	clean = strings.ReplaceAll(clean, "\x00", "\uFFFD")
+	end := min(len(clean), MaxErrorText) // what was put in is longer than what it replaced
+	for end < len(clean) && !utf8.RuneStart(clean[end]) {
+		end--
+	}
+	r.Error = clean[:end]
 	return span("Result.Delay", r.Delay, 0, maxSpan)
 }
 
@@ -227,7 +253,9 @@ func (l *Limit) complete() error {
 		return fieldError("Limit.Burst", "is %d, which takes longer than %v to fill", l.Burst, maxSpan)
 	}
 	// A cost above the burst is a valid question with the answer "never".
-	l.Cost = min(l.Cost, l.Burst+1)
+	if l.Cost > l.Burst {
+		l.Cost = l.Burst + 1
+	}
 	return nil
 }
 

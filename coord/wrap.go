@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -38,6 +39,8 @@ type seam struct {
 	observer Observer
 	closed   atomic.Bool
 	away     atomic.Bool // the store was unavailable at the last call
+	turn     sync.Mutex
+	turned   time.Time // when away changed; guarded by turn
 
 	claimer     claimerSeam
 	tickets     ticketsSeam
@@ -55,9 +58,13 @@ func (s *seam) Ping(ctx context.Context) error {
 }
 
 func (s *seam) Close(ctx context.Context) error {
+	const op = "backend.close"
+	if s.inside(ctx) {
+		return wrapError(op, "", errInside)
+	}
 	s.closed.Store(true)
 	if err := s.driver.Close(ctx); err != nil {
-		return &Error{Op: "backend.close", Err: err}
+		return wrapError(op, "", err)
 	}
 	return nil
 }
@@ -65,35 +72,40 @@ func (s *seam) Close(ctx context.Context) error {
 // inTx marks the context of a transaction's function with its backend.
 type inTx struct{ s *seam }
 
+var errInside = &InvalidError{Field: "ctx", Reason: "the backend was called inside InTx; use the Tx"}
+
+// inside reports whether the caller is a transaction's function.
+func (s *seam) inside(ctx context.Context) bool { return ctx.Value(inTx{s}) != nil }
+
+// ownError is an error of the caller's own function, which goes back unchanged.
+type ownError struct{ error }
+
 func (s *seam) InTx(ctx context.Context, fn func(context.Context, Tx) error) error {
-	var own error // what fn returned; it goes back unchanged
-	err := s.do(ctx, "backend.tx", "", 1, nil, func() error {
-		return s.driver.InTx(ctx, func(ctx context.Context, tx Tx) error {
+	return s.do(ctx, "backend.tx", "", 1, nil, func() error {
+		var own error
+		err := s.driver.InTx(ctx, func(ctx context.Context, tx Tx) error {
 			own = fn(context.WithValue(ctx, inTx{s}, true), txSeam{s, tx})
 			return own
 		})
+		if own != nil {
+			return ownError{own}
+		}
+		return err
 	})
-	if own != nil {
-		return own
-	}
-	return err
 }
 
 // do runs one operation: refused when closed, inside a transaction's function
 // or invalid, and otherwise timed, its error given a name, and its outcome told.
 func (s *seam) do(ctx context.Context, op, key string, items int, invalid error, call func() error) error {
-	if ctx.Value(inTx{s}) != nil {
-		invalid = &InvalidError{Field: "ctx", Reason: "the backend was called inside InTx; use the Tx"}
+	if s.inside(ctx) {
+		invalid = errInside
 	}
 	return s.run(ctx, op, key, items, invalid, call)
 }
 
 // run is do for calls that may be made inside a transaction.
 func (s *seam) run(ctx context.Context, op, key string, items int, invalid error, call func() error) error {
-	var started time.Time
-	if s.observer != nil {
-		started = time.Now()
-	}
+	began := time.Now()
 	err := invalid
 	switch {
 	case s.closed.Load():
@@ -101,19 +113,25 @@ func (s *seam) run(ctx context.Context, op, key string, items int, invalid error
 	case err == nil:
 		err = call()
 	}
-	if err != nil {
-		err = s.wrap(ctx, op, key, err)
+	own, isOwn := err.(ownError) //nolint:errorlint // it is never wrapped
+	switch {
+	case isOwn:
+		err = own.error
+	case err != nil:
+		err = wrapError(op, key, err)
 	}
-	s.note(ctx, err)
+	if !isOwn && items > 0 { // else the store was not asked, or not about this
+		s.note(ctx, began, err)
+	}
 	if s.observer != nil {
-		s.observer.Observe(ctx, Observation{Op: op, Items: items, Err: err, Took: time.Since(started)})
+		s.observer.Observe(ctx, Observation{Op: op, Items: items, Err: err, Took: time.Since(began)})
 	}
 	return err
 }
 
-// wrap gives an error its operation, once, and makes a deadline that ran out an
+// wrapError gives an error its operation, once, and makes a deadline that ran out an
 // ErrUnavailable too.
-func (s *seam) wrap(ctx context.Context, op, key string, err error) error {
+func wrapError(op, key string, err error) error {
 	if e, ok := errors.AsType[*Error](err); ok && e.Op == op {
 		return err
 	}
@@ -124,15 +142,22 @@ func (s *seam) wrap(ctx context.Context, op, key string, err error) error {
 }
 
 // note logs when the store goes away and when it is back, once each.
-func (s *seam) note(ctx context.Context, err error) {
-	switch {
-	case err == nil:
-		if s.away.Load() && s.away.CompareAndSwap(true, false) {
-			s.log.InfoContext(ctx, "coordination store is reachable again")
-		}
-	case errors.Is(err, ErrUnavailable) && ctx.Err() == nil:
-		if s.away.CompareAndSwap(false, true) {
-			s.log.WarnContext(ctx, "coordination store is unavailable", "error", err)
-		}
+func (s *seam) note(ctx context.Context, began time.Time, err error) {
+	away := errors.Is(err, ErrUnavailable) && ctx.Err() == nil
+	if away == s.away.Load() || err != nil && !away {
+		return
+	}
+	s.turn.Lock()
+	defer s.turn.Unlock()
+	// A call that began before the last change knows nothing newer.
+	if away == s.away.Load() || began.Before(s.turned) {
+		return
+	}
+	s.away.Store(away)
+	s.turned = time.Now()
+	if away {
+		s.log.WarnContext(ctx, "coordination store is unavailable", "error", err)
+	} else {
+		s.log.InfoContext(ctx, "coordination store is reachable again")
 	}
 }

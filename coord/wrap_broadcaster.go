@@ -2,6 +2,7 @@ package coord
 
 import (
 	"context"
+	"errors"
 	"fmt"
 )
 
@@ -64,7 +65,11 @@ func (s broadcasterSeam) Read(ctx context.Context, topic string, from Position, 
 }
 
 func (s broadcasterSeam) Heads(ctx context.Context, topics ...string) (heads map[string]Position, err error) {
-	err = s.do(ctx, "broadcaster.heads", "", len(topics), nil, func() (err error) {
+	var bad error
+	for _, topic := range topics {
+		bad = invalid(bad, text("topics", topic, 1, maxName))
+	}
+	err = s.do(ctx, "broadcaster.heads", "", len(topics), bad, func() (err error) {
 		heads, err = s.driver.Heads(ctx, topics...)
 		return err
 	})
@@ -89,13 +94,21 @@ type streamSeam struct {
 	driver Stream
 }
 
-// Next is not timed: it waits by nature.
-func (s streamSeam) Next(ctx context.Context) ([]Event, error) {
-	events, err := s.driver.Next(ctx)
-	if err != nil {
-		return events, &Error{Op: "stream.next", Err: err}
+// Next is not timed: it waits by nature, and a deadline that ran out meanwhile is
+// the caller's.
+func (s streamSeam) Next(ctx context.Context) (events []Event, err error) {
+	const op = "stream.next"
+	if s.inside(ctx) {
+		return nil, wrapError(op, "", errInside)
 	}
-	return events, nil
+	events, err = s.driver.Next(ctx)
+	if err == nil {
+		return events, nil
+	}
+	if e, ok := errors.AsType[*Error](err); ok && e.Op == op {
+		return events, err
+	}
+	return events, &Error{Op: op, Err: err}
 }
 
 func (s streamSeam) Add(ctx context.Context, from map[string]Position) error {

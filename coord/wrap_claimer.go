@@ -16,6 +16,9 @@ type claimerSeam struct {
 
 func (id RunID) key() string { return strconv.FormatInt(int64(id), 10) }
 
+// taskName checks the name of a task that is looked for.
+func taskName(name string) error { return text("name", name, 1, maxName) }
+
 func (s claimerSeam) PutTask(ctx context.Context, t Task) (stored Task, err error) {
 	invalid := t.complete()
 	err = s.do(ctx, "claimer.put_task", t.Name, 1, invalid, func() (err error) {
@@ -26,7 +29,7 @@ func (s claimerSeam) PutTask(ctx context.Context, t Task) (stored Task, err erro
 }
 
 func (s claimerSeam) Task(ctx context.Context, name string) (t Task, err error) {
-	err = s.do(ctx, "claimer.task", name, 1, nil, func() (err error) {
+	err = s.do(ctx, "claimer.task", name, 1, taskName(name), func() (err error) {
 		t, err = s.driver.Task(ctx, name)
 		return err
 	})
@@ -38,15 +41,18 @@ func (s claimerSeam) Tasks(ctx context.Context) iter.Seq2[Task, error] {
 }
 
 func (s claimerSeam) DeleteTask(ctx context.Context, name string) error {
-	return s.do(ctx, "claimer.delete_task", name, 1, nil, func() error { return s.driver.DeleteTask(ctx, name) })
+	return s.do(ctx, "claimer.delete_task", name, 1, taskName(name), func() error { return s.driver.DeleteTask(ctx, name) })
 }
 
 func (s claimerSeam) PauseTask(ctx context.Context, name string, paused bool) error {
-	return s.do(ctx, "claimer.pause_task", name, 1, nil, func() error { return s.driver.PauseTask(ctx, name, paused) })
+	return s.do(ctx, "claimer.pause_task", name, 1, taskName(name), func() error {
+		return s.driver.PauseTask(ctx, name, paused)
+	})
 }
 
 func (s claimerSeam) Trigger(ctx context.Context, name, key string) (r Run, err error) {
-	err = s.do(ctx, "claimer.trigger", name, 1, text("key", key, 0, maxName), func() (err error) {
+	bad := invalid(taskName(name), text("key", key, 0, maxName))
+	err = s.do(ctx, "claimer.trigger", name, 1, bad, func() (err error) {
 		r, err = s.driver.Trigger(ctx, name, key)
 		return err
 	})
@@ -116,11 +122,11 @@ func completeResults(results []Result) ([]Result, error) {
 		if err := results[i].complete(); err != nil {
 			return nil, err
 		}
-		if id := results[i].Claim.Run.ID; seen[id] {
+		id := results[i].Claim.Run.ID
+		if seen[id] {
 			return nil, fieldError("results", "name run %d twice", id)
-		} else {
-			seen[id] = true
 		}
+		seen[id] = true
 	}
 	return results, nil
 }

@@ -1,0 +1,169 @@
+package coordtest
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/tandemhq/tandem/coord"
+)
+
+var backendTests = []test{
+	{"ping answers", func(f *fixture) {
+		must(f, "Ping", f.one.Ping(f.ctx))
+		ctx, cancel := context.WithCancel(f.ctx)
+		cancel()
+		err := f.one.Ping(ctx)
+		is(f, "Ping with a cancelled context", err, context.Canceled)
+	}},
+	{"every call after Close is ErrClosed", afterClose},
+	{"Close may be called again", func(f *fixture) {
+		b := f.open0()
+		must(f, "Close", b.Close(f.ctx))
+		must(f, "Close, again", b.Close(f.ctx))
+	}},
+	{"Close returns when its context is done", func(f *fixture) {
+		b := f.open0()
+		ctx, cancel := context.WithCancel(f.ctx)
+		cancel()
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_ = b.Close(ctx) // an error is allowed: it may not have been able to say goodbye
+		}()
+		select {
+		case <-done:
+		case <-f.ctx.Done():
+			f.Fatalf("Close with a cancelled context has not returned after %v", patience)
+		}
+		must(f, "Close, again", b.Close(f.ctx))
+	}},
+	{"Close ends the streams", func(f *fixture) {
+		b := f.open0()
+		stream, err := b.Broadcaster().Subscribe(f.ctx, map[string]coord.Position{"t": coord.Head})
+		must(f, "Subscribe", err)
+		waiting := make(chan error, 1)
+		go func() {
+			_, err := stream.Next(f.ctx)
+			waiting <- err
+		}()
+		must(f, "Close", b.Close(f.ctx))
+		is(f, "Next that waited while the backend was closed", <-waiting, coord.ErrClosed)
+		_, err = stream.Next(f.ctx)
+		is(f, "Next after the backend was closed", err, coord.ErrClosed)
+		stream.Close()
+	}},
+	{"Close leaves other handles alone", func(f *fixture) {
+		if f.lacks(f.harness.Capabilities.SeveralHandles, "SeveralHandles") {
+			return
+		}
+		b := f.open()
+		must(f, "Close", b.Close(f.ctx))
+		f.enqueue(f.one, coord.NewRun{Kind: "k"})
+		f.claimOne(f.two, "k")
+		stream := f.subscribe(f.two, map[string]coord.Position{"t": coord.Head})
+		f.publish(f.one, event("t", "after"))
+		f.next(stream, 1)
+	}},
+	{"Close leaves no goroutine", noLeak},
+}
+
+// open0 opens a handle on a store that can have one more, and else on a store
+// of its own.
+func (f *fixture) open0() coord.Backend {
+	f.Helper()
+	if f.harness.Capabilities.SeveralHandles {
+		return f.open()
+	}
+	f.store = f.harness.New(f.T)
+	return f.open()
+}
+
+func afterClose(f *fixture) {
+	b := f.open0()
+	c, tickets, limiter, broadcaster := b.Claimer(), b.Tickets(), b.Limiter(), b.Broadcaster()
+	limit := coord.Limit{Key: "k", Rate: 1, Per: time.Second}
+	must(f, "Close", b.Close(f.ctx))
+	first := func(_ any, err error) error { return err }
+	for _, call := range []struct {
+		name string
+		do   func() error
+	}{
+		{"Ping", func() error { return b.Ping(f.ctx) }},
+		{"InTx", func() error { return b.InTx(f.ctx, func(context.Context, coord.Tx) error { return nil }) }},
+		{"PutTask", func() error { return first(c.PutTask(f.ctx, coord.Task{Name: "n", Kind: "k"})) }},
+		{"Task", func() error { return first(c.Task(f.ctx, "n")) }},
+		{"Tasks", func() error { return firstError(c.Tasks(f.ctx)) }},
+		{"DeleteTask", func() error { return c.DeleteTask(f.ctx, "n") }},
+		{"PauseTask", func() error { return c.PauseTask(f.ctx, "n", true) }},
+		{"Trigger", func() error { return first(c.Trigger(f.ctx, "n", "")) }},
+		{"Enqueue", func() error { return first(c.Enqueue(f.ctx, coord.NewRun{Kind: "k"})) }},
+		{"Claim", func() error { return first(c.Claim(f.ctx, want("k", 1))) }},
+		{"Extend", func() error { return first(c.Extend(f.ctx, time.Minute, coord.Claim{})) }},
+		{"Finish", func() error { return c.Finish(f.ctx, coord.Result{Outcome: coord.Succeed}) }},
+		{"Cancel", func() error { return c.Cancel(f.ctx, 1) }},
+		{"Run", func() error { return first(c.Run(f.ctx, 1)) }},
+		{"Runs", func() error { return firstError(c.Runs(f.ctx, coord.RunFilter{})) }},
+		{"Prune", func() error { return first(c.Prune(f.ctx, coord.RunRetention{Keep: 1})) }},
+		{"Issue", func() error { return first(tickets.Issue(f.ctx, pass("s"))) }},
+		{"Redeem", func() error { return first(tickets.Redeem(f.ctx, coord.NewTicketSecret(), coord.TicketUse{})) }},
+		{"tickets' Reap", func() error { return first(tickets.Reap(f.ctx)) }},
+		{"Allow", func() error { return first(limiter.Allow(f.ctx, limit)) }},
+		{"AllowAll", func() error { return first(limiter.AllowAll(f.ctx, limit)) }},
+		{"Peek", func() error { return first(limiter.Peek(f.ctx, limit)) }},
+		{"Reset", func() error { return limiter.Reset(f.ctx, "k") }},
+		{"limiter's Reap", func() error { return first(limiter.Reap(f.ctx)) }},
+		{"Publish", func() error { return first(broadcaster.Publish(f.ctx, event("t", "x"))) }},
+		{"Subscribe", func() error {
+			return first(broadcaster.Subscribe(f.ctx, map[string]coord.Position{"t": coord.Head}))
+		}},
+		{"Read", func() error { return first(broadcaster.Read(f.ctx, "t", coord.Start, 1)) }},
+		{"Heads", func() error { return first(broadcaster.Heads(f.ctx, "t")) }},
+		{"Trim", func() error { return first(broadcaster.Trim(f.ctx, coord.EventRetention{Keep: 1})) }},
+	} {
+		err := call.do()
+		if !errors.Is(err, coord.ErrClosed) {
+			f.Errorf("%s after Close: the error is %v; want ErrClosed", call.name, err)
+			continue
+		}
+		wrapped(f, call.name+" after Close", err)
+	}
+}
+
+func firstError[T any](list func(yield func(T, error) bool)) (first error) {
+	for _, err := range list {
+		first = err
+		break
+	}
+	return first
+}
+
+// noLeak uses a store whose only handle it opens and closes itself, so that
+// nothing else starts goroutines meanwhile.
+func noLeak(f *fixture) {
+	for _, b := range f.handles() {
+		must(f, "Close", b.Close(f.ctx))
+	}
+	f.store = f.harness.New(f.T)
+	before := goleak.IgnoreCurrent()
+	b := f.store.Open(f.T)
+	_, stop := b.Claimer().Hints()
+	f.enqueue(b, coord.NewRun{Kind: "k"})
+	f.finish(b, coord.Result{Claim: f.claimOne(b, "k"), Outcome: coord.Succeed})
+	_, err := b.Tickets().Issue(f.ctx, pass("s"))
+	must(f, "Issue", err)
+	_, err = b.Limiter().Allow(f.ctx, coord.Limit{Key: "k", Rate: 1, Per: time.Second})
+	must(f, "Allow", err)
+	stream, err := b.Broadcaster().Subscribe(f.ctx, map[string]coord.Position{"t": coord.Head})
+	must(f, "Subscribe", err)
+	f.publish(b, event("t", "x"))
+	f.next(stream, 1)
+	// Neither the stream nor the hints are given up: Close alone must do.
+	must(f, "Close", b.Close(f.ctx))
+	stop()
+	if err := goleak.Find(before); err != nil {
+		f.Errorf("after Close: %v", err)
+	}
+}

@@ -1,0 +1,384 @@
+package coordtest
+
+import (
+	"context"
+	"hash/fnv"
+	"iter"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/tandemhq/tandem/coord"
+)
+
+// Fault is what happens to one call. The zero Fault is none.
+type Fault struct {
+	Delay time.Duration // before the call, at most as long as its context lasts
+	Fail  bool          // the call is not made; the caller gets ErrUnavailable
+	// Cut: the call is made and its answer lost. The caller gets
+	// ErrUnknownOutcome from what writes, and ErrUnavailable from what reads.
+	Cut bool
+}
+
+// Plan decides the fate of the n-th call, counted from 1, of an operation. The
+// operations have the names of [coord.Error].Op: "claimer.enqueue",
+// "backend.tx", "tx.publish", "stream.next" … A Plan must be safe for concurrent
+// use.
+type Plan func(op string, n int) Fault
+
+// Rates are the probabilities of faults, each from 0 to 1.
+type Rates struct {
+	Fail, Cut, Delay float64
+	MaxDelay         time.Duration // of a delay; default 5 ms
+}
+
+// Random returns a plan that meets the calls of the operations named, or of all
+// when none is, with faults at random. The fate of a call depends on the seed, the
+// operation and its number alone, so that a seed repeats a plan whatever the
+// order in which goroutines come.
+func Random(seed uint64, rates Rates, ops ...string) Plan {
+	if rates.MaxDelay == 0 {
+		rates.MaxDelay = 5 * time.Millisecond
+	}
+	return func(op string, n int) Fault {
+		if len(ops) > 0 && !slices.Contains(ops, op) {
+			return Fault{}
+		}
+		h := fnv.New64a()
+		_, _ = h.Write([]byte(op)) // never fails
+		r := rand.New(rand.NewPCG(seed, h.Sum64()+uint64(n)))
+		var fault Fault
+		if r.Float64() < rates.Delay {
+			fault.Delay = time.Duration(r.Int64N(int64(rates.MaxDelay)))
+		}
+		switch p := r.Float64(); {
+		case p < rates.Fail:
+			fault.Fail = true
+		case p < rates.Fail+rates.Cut:
+			fault.Cut = true
+		}
+		return fault
+	}
+}
+
+// Nth returns a plan with one fault, for the n-th call of an operation.
+func Nth(op string, n int, fault Fault) Plan {
+	return func(o string, i int) Fault {
+		if o == op && i == n {
+			return fault
+		}
+		return Fault{}
+	}
+}
+
+// Faulty returns a backend whose calls meet the faults of a plan, as between a
+// program and a store that is far away. It closes b when it is closed.
+//
+// Hints, Stream.Remove, Stream.Positions and the Close methods meet none. A
+// Stream.Next that is cut fails before it takes anything: the answer that is lost
+// is the store's, not the stream's.
+func Faulty(b coord.Backend, plan Plan) coord.Backend {
+	return coord.Wrap(faulty{b, &injector{plan: plan, calls: make(map[string]int)}}, coord.Options{})
+}
+
+type injector struct {
+	plan Plan
+
+	mu    sync.Mutex
+	calls map[string]int
+}
+
+func (i *injector) next(op string) Fault {
+	i.mu.Lock()
+	i.calls[op]++
+	n := i.calls[op]
+	i.mu.Unlock()
+	return i.plan(op, n)
+}
+
+// meet lets a call meet its fault; lost is the error of one whose answer is cut.
+func (i *injector) meet(ctx context.Context, op string, lost error, call func() error) error {
+	fault := i.next(op)
+	if fault.Delay > 0 {
+		delay := time.NewTimer(fault.Delay)
+		defer delay.Stop()
+		select {
+		case <-delay.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	if fault.Fail {
+		return coord.ErrUnavailable
+	}
+	err := call()
+	if fault.Cut {
+		return lost
+	}
+	return err
+}
+
+func (i *injector) write(ctx context.Context, op string, call func() error) error {
+	return i.meet(ctx, op, coord.ErrUnknownOutcome, call)
+}
+
+func (i *injector) read(ctx context.Context, op string, call func() error) error {
+	return i.meet(ctx, op, coord.ErrUnavailable, call)
+}
+
+// answer makes a call with a result, which is lost with the answer.
+func answer[T any](
+	meet func(context.Context, string, func() error) error, ctx context.Context, op string, call func() (T, error),
+) (result T, err error) {
+	err = meet(ctx, op, func() (err error) {
+		result, err = call()
+		return err
+	})
+	if err != nil && isLost(err) {
+		var none T
+		return none, err
+	}
+	return result, err
+}
+
+// isLost reports whether an error is the injector's own: such a call has no
+// result, while one that is fenced may have.
+func isLost(err error) bool { return err == coord.ErrUnknownOutcome || err == coord.ErrUnavailable }
+
+type faulty struct {
+	coord.Backend
+	*injector
+}
+
+func (f faulty) Claimer() coord.Claimer { return faultyClaimer{f.Backend.Claimer(), f.injector} }
+func (f faulty) Tickets() coord.Tickets { return faultyTickets{f.Backend.Tickets(), f.injector} }
+func (f faulty) Limiter() coord.Limiter { return faultyLimiter{f.Backend.Limiter(), f.injector} }
+func (f faulty) Broadcaster() coord.Broadcaster {
+	return faultyBroadcaster{f.Backend.Broadcaster(), f.injector}
+}
+
+func (f faulty) Ping(ctx context.Context) error {
+	return f.read(ctx, "backend.ping", func() error { return f.Backend.Ping(ctx) })
+}
+
+// InTx is cut at the commit. What fn returns is never lost: it stays on this side.
+func (f faulty) InTx(ctx context.Context, fn func(context.Context, coord.Tx) error) error {
+	var own error
+	err := f.write(ctx, "backend.tx", func() error {
+		return f.Backend.InTx(ctx, func(ctx context.Context, tx coord.Tx) error {
+			own = fn(ctx, faultyTx{tx, f.injector})
+			return own
+		})
+	})
+	if own != nil {
+		return own
+	}
+	return err
+}
+
+type faultyTx struct {
+	coord.Tx
+	*injector
+}
+
+func (f faultyTx) PutTask(ctx context.Context, t coord.Task) (coord.Task, error) {
+	return answer(f.read, ctx, "tx.put_task", func() (coord.Task, error) { return f.Tx.PutTask(ctx, t) })
+}
+
+func (f faultyTx) Enqueue(ctx context.Context, runs ...coord.NewRun) ([]coord.Run, error) {
+	return answer(f.read, ctx, "tx.enqueue", func() ([]coord.Run, error) { return f.Tx.Enqueue(ctx, runs...) })
+}
+
+func (f faultyTx) Finish(ctx context.Context, results ...coord.Result) error {
+	return f.read(ctx, "tx.finish", func() error { return f.Tx.Finish(ctx, results...) })
+}
+
+func (f faultyTx) Publish(ctx context.Context, events ...coord.NewEvent) error {
+	return f.read(ctx, "tx.publish", func() error { return f.Tx.Publish(ctx, events...) })
+}
+
+type faultyClaimer struct {
+	coord.Claimer
+	*injector
+}
+
+func (f faultyClaimer) PutTask(ctx context.Context, t coord.Task) (coord.Task, error) {
+	return answer(f.write, ctx, "claimer.put_task", func() (coord.Task, error) { return f.Claimer.PutTask(ctx, t) })
+}
+
+func (f faultyClaimer) Task(ctx context.Context, name string) (coord.Task, error) {
+	return answer(f.read, ctx, "claimer.task", func() (coord.Task, error) { return f.Claimer.Task(ctx, name) })
+}
+
+func (f faultyClaimer) Tasks(ctx context.Context) iter.Seq2[coord.Task, error] {
+	return listing(f.injector, ctx, "claimer.tasks", f.Claimer.Tasks(ctx))
+}
+
+func (f faultyClaimer) DeleteTask(ctx context.Context, name string) error {
+	return f.write(ctx, "claimer.delete_task", func() error { return f.Claimer.DeleteTask(ctx, name) })
+}
+
+func (f faultyClaimer) PauseTask(ctx context.Context, name string, paused bool) error {
+	return f.write(ctx, "claimer.pause_task", func() error { return f.Claimer.PauseTask(ctx, name, paused) })
+}
+
+func (f faultyClaimer) Trigger(ctx context.Context, name, key string) (coord.Run, error) {
+	return answer(f.write, ctx, "claimer.trigger", func() (coord.Run, error) { return f.Claimer.Trigger(ctx, name, key) })
+}
+
+func (f faultyClaimer) Enqueue(ctx context.Context, runs ...coord.NewRun) ([]coord.Run, error) {
+	return answer(f.write, ctx, "claimer.enqueue", func() ([]coord.Run, error) { return f.Claimer.Enqueue(ctx, runs...) })
+}
+
+func (f faultyClaimer) Claim(ctx context.Context, o coord.ClaimOptions) ([]coord.Claim, error) {
+	return answer(f.write, ctx, "claimer.claim", func() ([]coord.Claim, error) { return f.Claimer.Claim(ctx, o) })
+}
+
+func (f faultyClaimer) Extend(ctx context.Context, lease time.Duration, claims ...coord.Claim) ([]coord.Claim, error) {
+	return answer(f.write, ctx, "claimer.extend", func() ([]coord.Claim,
+		error) {
+		return f.Claimer.Extend(ctx, lease, claims...)
+	})
+}
+
+func (f faultyClaimer) Finish(ctx context.Context, results ...coord.Result) error {
+	return f.write(ctx, "claimer.finish", func() error { return f.Claimer.Finish(ctx, results...) })
+}
+
+func (f faultyClaimer) Cancel(ctx context.Context, id coord.RunID) error {
+	return f.write(ctx, "claimer.cancel", func() error { return f.Claimer.Cancel(ctx, id) })
+}
+
+func (f faultyClaimer) Run(ctx context.Context, id coord.RunID) (coord.Run, error) {
+	return answer(f.read, ctx, "claimer.run", func() (coord.Run, error) { return f.Claimer.Run(ctx, id) })
+}
+
+func (f faultyClaimer) Runs(ctx context.Context, filter coord.RunFilter) iter.Seq2[coord.Run, error] {
+	return listing(f.injector, ctx, "claimer.runs", f.Claimer.Runs(ctx, filter))
+}
+
+func (f faultyClaimer) Prune(ctx context.Context, r coord.RunRetention) (int, error) {
+	return answer(f.write, ctx, "claimer.prune", func() (int, error) { return f.Claimer.Prune(ctx, r) })
+}
+
+// listing lets a listing meet its fault before its first item.
+func listing[T any](i *injector, ctx context.Context, op string, list iter.Seq2[T, error]) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		if err := i.read(ctx, op, func() error { return nil }); err != nil {
+			var none T
+			yield(none, err)
+			return
+		}
+		list(yield)
+	}
+}
+
+type faultyTickets struct {
+	coord.Tickets
+	*injector
+}
+
+func (f faultyTickets) Issue(ctx context.Context, t coord.TicketFor) (coord.Ticket, error) {
+	return answer(f.write, ctx, "tickets.issue", func() (coord.Ticket, error) { return f.Tickets.Issue(ctx, t) })
+}
+
+func (f faultyTickets) Redeem(ctx context.Context, secret string, use coord.TicketUse) (coord.TicketFor, error) {
+	return answer(f.write, ctx, "tickets.redeem", func() (coord.TicketFor,
+		error) {
+		return f.Tickets.Redeem(ctx, secret, use)
+	})
+}
+
+func (f faultyTickets) Reap(ctx context.Context) (int, error) {
+	return answer(f.write, ctx, "tickets.reap", func() (int, error) { return f.Tickets.Reap(ctx) })
+}
+
+type faultyLimiter struct {
+	coord.Limiter
+	*injector
+}
+
+func (f faultyLimiter) Allow(ctx context.Context, l coord.Limit) (coord.Decision, error) {
+	return answer(f.write, ctx, "limiter.allow", func() (coord.Decision, error) { return f.Limiter.Allow(ctx, l) })
+}
+
+func (f faultyLimiter) AllowAll(ctx context.Context, limits ...coord.Limit) ([]coord.Decision, error) {
+	return answer(f.write, ctx, "limiter.allow_all", func() ([]coord.Decision,
+		error) {
+		return f.Limiter.AllowAll(ctx, limits...)
+	})
+}
+
+func (f faultyLimiter) Peek(ctx context.Context, l coord.Limit) (coord.Decision, error) {
+	return answer(f.read, ctx, "limiter.peek", func() (coord.Decision, error) { return f.Limiter.Peek(ctx, l) })
+}
+
+func (f faultyLimiter) Reset(ctx context.Context, key string) error {
+	return f.write(ctx, "limiter.reset", func() error { return f.Limiter.Reset(ctx, key) })
+}
+
+func (f faultyLimiter) Reap(ctx context.Context) (int, error) {
+	return answer(f.write, ctx, "limiter.reap", func() (int, error) { return f.Limiter.Reap(ctx) })
+}
+
+type faultyBroadcaster struct {
+	coord.Broadcaster
+	*injector
+}
+
+func (f faultyBroadcaster) Publish(ctx context.Context, events ...coord.NewEvent) ([]coord.Position, error) {
+	return answer(f.write, ctx, "broadcaster.publish", func() ([]coord.Position,
+		error) {
+		return f.Broadcaster.Publish(ctx, events...)
+	})
+}
+
+func (f faultyBroadcaster) Subscribe(ctx context.Context, from map[string]coord.Position) (coord.Stream, error) {
+	var stream coord.Stream
+	err := f.read(ctx, "broadcaster.subscribe", func() (err error) {
+		stream, err = f.Broadcaster.Subscribe(ctx, from)
+		return err
+	})
+	if err != nil {
+		if stream != nil {
+			stream.Close()
+		}
+		return nil, err
+	}
+	return faultyStream{stream, f.injector}, nil
+}
+
+func (f faultyBroadcaster) Read(ctx context.Context, topic string, from coord.Position, limit int) ([]coord.Event, error) {
+	return answer(f.read, ctx, "broadcaster.read", func() ([]coord.Event,
+		error) {
+		return f.Broadcaster.Read(ctx, topic, from, limit)
+	})
+}
+
+func (f faultyBroadcaster) Heads(ctx context.Context, topics ...string) (map[string]coord.Position, error) {
+	return answer(f.read, ctx, "broadcaster.heads", func() (map[string]coord.Position,
+		error) {
+		return f.Broadcaster.Heads(ctx, topics...)
+	})
+}
+
+func (f faultyBroadcaster) Trim(ctx context.Context, r coord.EventRetention) (int, error) {
+	return answer(f.write, ctx, "broadcaster.trim", func() (int, error) { return f.Broadcaster.Trim(ctx, r) })
+}
+
+type faultyStream struct {
+	coord.Stream
+	*injector
+}
+
+func (f faultyStream) Next(ctx context.Context) ([]coord.Event, error) {
+	if err := f.read(ctx, "stream.next", func() error { return nil }); err != nil {
+		return nil, err
+	}
+	return f.Stream.Next(ctx)
+}
+
+func (f faultyStream) Add(ctx context.Context, from map[string]coord.Position) error {
+	return f.read(ctx, "stream.add", func() error { return f.Stream.Add(ctx, from) })
+}

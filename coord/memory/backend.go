@@ -1,0 +1,173 @@
+// Package memory keeps a coord.Backend in the memory of the process: for tests,
+// for CI, and as the reference that the other drivers are compared with.
+//
+// Nothing survives the process, and nothing is shared with another one. Several
+// backends may share a [Store]; they behave as replicas of one program do.
+//
+// Everything but the limiter is behind one lock, which a transaction holds
+// until its function returns. Runs, tickets and topics stay until they are
+// pruned, reaped and trimmed; of a topic at most Options.Retain events are kept.
+package memory
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/tandemhq/tandem/coord"
+	"github.com/tandemhq/tandem/coord/internal/feed"
+	"github.com/tandemhq/tandem/coord/internal/hint"
+)
+
+// DefaultRetain is how many events of a topic are kept by default.
+const DefaultRetain = 16384
+
+// batch bounds what one call of Prune, Trim and Reap deletes.
+const batch = 1000
+
+// Options of a store. The zero value is ready to use.
+type Options struct {
+	// Now is the clock that decides; default time.Now. It is read to the
+	// microsecond, while the state that it decides about is locked.
+	Now func() time.Time
+	// Retain is how many events of a topic are kept; default DefaultRetain.
+	Retain   int
+	Logger   *slog.Logger   // default: discards
+	Observer coord.Observer // default: none
+}
+
+// Store is what backends share.
+type Store struct {
+	clock    func() time.Time
+	retain   int
+	observed coord.Options
+	limits   limits
+
+	hints  hint.Hub
+	hubsMu sync.Mutex
+	hubs   map[*feed.Hub]struct{} // one per open handle
+
+	lock lock
+	// Below: guarded by lock.
+	ring   bool     // runs may have become due by what is under way
+	inTx   bool     // a transaction is under way
+	undo   []func() // what a rollback does, last first
+	work   work
+	passes passes
+	topics map[string]*topic
+}
+
+// NewStore returns an empty store.
+func NewStore(o Options) *Store {
+	s := &Store{
+		clock:    o.Now,
+		retain:   o.Retain,
+		observed: coord.Options{Logger: o.Logger, Observer: o.Observer},
+		hubs:     make(map[*feed.Hub]struct{}),
+		lock:     make(lock, 1),
+		work:     newWork(),
+		passes:   newPasses(),
+		topics:   make(map[string]*topic),
+	}
+	if s.clock == nil {
+		s.clock = time.Now
+	}
+	if s.retain <= 0 {
+		s.retain = DefaultRetain
+	}
+	s.limits.init()
+	return s
+}
+
+// Open returns a backend of a store of its own.
+func Open(o Options) coord.Backend { return NewStore(o).Open() }
+
+// Open returns a further backend of the store. Closing it closes neither the
+// store nor its other backends.
+func (s *Store) Open() coord.Backend { return coord.Wrap(s.open(), s.observed) }
+
+func (s *Store) open() *handle {
+	h := &handle{store: s, hub: feed.New(source{s})}
+	s.hubsMu.Lock()
+	defer s.hubsMu.Unlock()
+	s.hubs[h.hub] = struct{}{}
+	return h
+}
+
+// now reads the clock as SQL stores keep time: in UTC, to the microsecond.
+func (s *Store) now() time.Time { return s.clock().Truncate(time.Microsecond).UTC() }
+
+// read runs fn on the locked store.
+func (s *Store) read(ctx context.Context, fn func()) error {
+	if err := s.lock.acquire(ctx); err != nil {
+		return err
+	}
+	defer s.lock.release()
+	fn()
+	return nil
+}
+
+// write runs fn on the locked store. fn fails before it changes anything, or
+// not at all.
+func (s *Store) write(ctx context.Context, fn func(now time.Time) error) error {
+	if err := s.lock.acquire(ctx); err != nil {
+		return err
+	}
+	defer s.lock.release()
+	defer s.ringHints()
+	return fn(s.now())
+}
+
+func (s *Store) ringHints() {
+	if s.ring {
+		s.ring = false
+		s.hints.Notify()
+	}
+}
+
+// onRollback notes how to take a change back.
+func (s *Store) onRollback(undo func()) {
+	if s.inTx {
+		s.undo = append(s.undo, undo)
+	}
+}
+
+// lock is a mutex whose wait ends with a context.
+type lock chan struct{}
+
+func (l lock) acquire(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	select {
+	case l <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (l lock) release() { <-l }
+
+// handle is one backend of a store. It has no goroutine.
+type handle struct {
+	store *Store
+	hub   *feed.Hub
+}
+
+func (h *handle) Claimer() coord.Claimer         { return claimer{h.store} }
+func (h *handle) Tickets() coord.Tickets         { return tickets{h.store} }
+func (h *handle) Limiter() coord.Limiter         { return limiter{h.store} }
+func (h *handle) Broadcaster() coord.Broadcaster { return broadcaster{source{h.store}, h.hub} }
+
+// Ping always succeeds: the store is where the process is.
+func (h *handle) Ping(ctx context.Context) error { return ctx.Err() }
+
+func (h *handle) Close(context.Context) error {
+	h.store.hubsMu.Lock()
+	delete(h.store.hubs, h.hub)
+	h.store.hubsMu.Unlock()
+	h.hub.Close()
+	return nil
+}

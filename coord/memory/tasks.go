@@ -1,0 +1,226 @@
+package memory
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"iter"
+	"slices"
+	"time"
+
+	"github.com/tandemhq/tandem/coord"
+	"github.com/tandemhq/tandem/coord/internal/plan"
+)
+
+// task is a stored task.
+type task struct {
+	coord.Task
+	inFlight int          // its runs that have not ended
+	pile     *pile[*task] // of its kind's queue while an occurrence may fire
+	index    int          // in pile
+}
+
+func (t *task) out() coord.Task {
+	c := t.Task
+	c.Payload = bytes.Clone(c.Payload)
+	return c
+}
+
+// blocked reports whether a run of the task is in the way of the next.
+func (t *task) blocked() bool { return t.Overlap == coord.OverlapForbid && t.inFlight > 0 }
+
+// unfileTask takes a task out of its queue.
+func (s *Store) unfileTask(t *task) {
+	if t.pile == nil {
+		return
+	}
+	t.pile.remove(t)
+	t.pile = nil
+	s.tidy(t.Kind)
+}
+
+// fileTask puts a task in the queue of its kind, if it may fire.
+func (s *Store) fileTask(t *task) {
+	s.unfileTask(t)
+	if s.work.tasks[t.Name] != t || t.Paused || t.NextAt.IsZero() || t.blocked() {
+		return
+	}
+	t.pile = &s.queue(t.Kind).tasks
+	t.pile.push(t)
+}
+
+func (s *Store) changeTask(t *task, edit func(t *coord.Task)) {
+	before := t.Task
+	s.unfileTask(t)
+	edit(&t.Task)
+	s.fileTask(t)
+	s.onRollback(func() {
+		s.unfileTask(t)
+		t.Task = before
+		s.fileTask(t)
+	})
+}
+
+func (s *Store) putTask(now time.Time, n coord.Task) (coord.Task, error) {
+	n.Payload = bytes.Clone(n.Payload)
+	t := s.work.tasks[n.Name]
+	switch {
+	case n.Version == 0 && t != nil, n.Version != 0 && t != nil && t.Version != n.Version:
+		return coord.Task{}, coord.ErrConflict
+	case n.Version != 0 && t == nil:
+		return coord.Task{}, coord.ErrNotFound
+	}
+	n.UpdatedAt = now
+	n.Version++
+	if t != nil && t.Schedule == n.Schedule && t.Zone == n.Zone {
+		n.NextAt = t.NextAt
+	} else {
+		next, err := plan.First(n, now)
+		if err != nil {
+			return coord.Task{}, err
+		}
+		n.NextAt = next
+	}
+	s.ring = true
+	if t != nil {
+		n.ID, n.CreatedAt = t.ID, t.CreatedAt
+		s.changeTask(t, func(t *coord.Task) { *t = n })
+		return t.out(), nil
+	}
+	s.work.lastTask++
+	n.ID, n.CreatedAt = s.work.lastTask, now
+	t = &task{Task: n}
+	s.work.tasks[n.Name] = t
+	s.fileTask(t)
+	s.onRollback(func() {
+		s.unfileTask(t)
+		delete(s.work.tasks, n.Name)
+	})
+	return t.out(), nil
+}
+
+// queueFor queues a run of a task.
+func (s *Store) queueFor(now time.Time, t *task, key string, scheduledFor, due time.Time) *run {
+	return s.insert(now, t, coord.Run{
+		TaskID: t.ID, Kind: t.Kind, Payload: t.Payload, UniqueKey: key, ScheduledFor: scheduledFor, DueAt: due,
+		Retry: t.Retry, Timeout: t.Timeout, Priority: t.Priority, AtMostOnce: t.AtMostOnce,
+	})
+}
+
+// fire turns the occurrences of tasks of these kinds that are due into queued
+// runs.
+func (s *Store) fire(now time.Time, kinds []string) error {
+	for _, kind := range kinds {
+		for {
+			q := s.work.queues[kind] // firing may replace it
+			if q == nil || q.tasks.len() == 0 || q.tasks.top().NextAt.After(now) {
+				break
+			}
+			if err := s.fireTask(now, q.tasks.top()); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (s *Store) fireTask(now time.Time, t *task) error {
+	occurrences, next, err := plan.Fire(t.Task, now)
+	if err != nil {
+		return err
+	}
+	s.changeTask(t, func(t *coord.Task) { t.NextAt = next })
+	for _, at := range occurrences {
+		if !s.work.occurrences[occurrence{t.ID, at.UnixMicro()}] {
+			s.queueFor(now, t, "", at, at)
+		}
+	}
+	return nil
+}
+
+func (c claimer) PutTask(ctx context.Context, n coord.Task) (stored coord.Task, err error) {
+	err = c.store.write(ctx, func(now time.Time) (err error) {
+		stored, err = c.store.putTask(now, n)
+		return err
+	})
+	return stored, err
+}
+
+func (c claimer) Task(ctx context.Context, name string) (found coord.Task, err error) {
+	missing := false
+	err = c.store.read(ctx, func() {
+		if t := c.store.work.tasks[name]; t != nil {
+			found = t.out()
+		} else {
+			missing = true
+		}
+	})
+	if err == nil && missing {
+		err = coord.ErrNotFound
+	}
+	return found, err
+}
+
+func (c claimer) Tasks(ctx context.Context) iter.Seq2[coord.Task, error] {
+	return func(yield func(coord.Task, error) bool) {
+		var tasks []coord.Task
+		err := c.store.read(ctx, func() {
+			for _, t := range c.store.work.tasks {
+				tasks = append(tasks, t.out())
+			}
+		})
+		slices.SortFunc(tasks, func(a, b coord.Task) int { return cmp.Compare(a.Name, b.Name) })
+		yieldAll(yield, tasks, err)
+	}
+}
+
+func (c claimer) DeleteTask(ctx context.Context, name string) error {
+	s := c.store
+	return s.write(ctx, func(now time.Time) error {
+		t := s.work.tasks[name]
+		if t == nil {
+			return coord.ErrNotFound
+		}
+		s.unfileTask(t)
+		delete(s.work.tasks, name)
+		for _, r := range s.work.history {
+			if r.task == t && !r.State.Ended() {
+				s.cancel(now, r)
+			}
+		}
+		return nil
+	})
+}
+
+func (c claimer) PauseTask(ctx context.Context, name string, paused bool) error {
+	return c.store.write(ctx, func(now time.Time) error {
+		t := c.store.work.tasks[name]
+		if t == nil {
+			return coord.ErrNotFound
+		}
+		c.store.changeTask(t, func(t *coord.Task) { t.Paused, t.UpdatedAt = paused, now })
+		c.store.ring = c.store.ring || !paused
+		return nil
+	})
+}
+
+func (c claimer) Trigger(ctx context.Context, name, key string) (queued coord.Run, err error) {
+	s := c.store
+	err = s.write(ctx, func(now time.Time) error {
+		t := s.work.tasks[name]
+		if t == nil {
+			return coord.ErrNotFound
+		}
+		if earlier := s.work.keys[uniqueKey{t.ID, key}]; key != "" && earlier != nil {
+			queued = earlier.out()
+			queued.Duplicate = true
+			return nil
+		}
+		if t.blocked() {
+			return coord.ErrConflict
+		}
+		queued = s.queueFor(now, t, key, time.Time{}, now).out()
+		return nil
+	})
+	return queued, err
+}

@@ -1,0 +1,95 @@
+package memory
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/tandemhq/tandem/coord"
+)
+
+// InTx holds the lock while fn runs, and takes back what fn did when it fails.
+func (h *handle) InTx(ctx context.Context, fn func(context.Context, coord.Tx) error) error {
+	s := h.store
+	if err := s.lock.acquire(ctx); err != nil {
+		return err
+	}
+	defer s.lock.release()
+	t := &tx{store: s, now: s.now()}
+	s.inTx = true
+	done := false
+	defer func() { // also when fn panics
+		t.over = true
+		s.inTx = false
+		if !done {
+			s.rollBack()
+		}
+		clear(s.undo)
+		s.undo = s.undo[:0]
+	}()
+	if err := fn(ctx, t); err != nil {
+		return err
+	}
+	// Even if ctx has ended meanwhile: fn may have committed rows of its own.
+	done = true
+	s.publish(s.now(), t.events)
+	s.ringHints()
+	return nil
+}
+
+func (s *Store) rollBack() {
+	for _, undo := range slices.Backward(s.undo) {
+		undo()
+	}
+	s.ring = false
+}
+
+// tx is a transaction; the store is locked for as long as it lasts.
+type tx struct {
+	store  *Store
+	now    time.Time
+	events []coord.NewEvent
+	over   bool
+}
+
+// usable refuses a Tx that was kept beyond its end.
+func (t *tx) usable(ctx context.Context) error {
+	if t.over {
+		return coord.ErrClosed
+	}
+	return ctx.Err()
+}
+
+func (t *tx) PutTask(ctx context.Context, task coord.Task) (coord.Task, error) {
+	if err := t.usable(ctx); err != nil {
+		return coord.Task{}, err
+	}
+	return t.store.putTask(t.now, task)
+}
+
+func (t *tx) Enqueue(ctx context.Context, runs ...coord.NewRun) ([]coord.Run, error) {
+	if err := t.usable(ctx); err != nil {
+		return nil, err
+	}
+	return t.store.enqueue(t.now, runs), nil
+}
+
+func (t *tx) Finish(ctx context.Context, results ...coord.Result) error {
+	if err := t.usable(ctx); err != nil {
+		return err
+	}
+	return t.store.finish(t.now, results)
+}
+
+func (t *tx) Publish(ctx context.Context, events ...coord.NewEvent) error {
+	if err := t.usable(ctx); err != nil {
+		return err
+	}
+	for _, e := range events {
+		e.Payload = slices.Clone(e.Payload)
+		t.events = append(t.events, e)
+	}
+	return nil
+}
+
+func (t *tx) Unwrap() any { return nil }
