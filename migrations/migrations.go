@@ -50,10 +50,15 @@ type Migration struct {
 // lockKey names the advisory lock under which PostgreSQL is migrated.
 const lockKey = 7205759403792793
 
-// Up applies what is missing of the sets and returns it. Each migration and the
-// note that it was applied are one transaction. Any number of processes may call
-// it at once.
+// Up applies what is missing of the sets and returns it, also when it fails
+// half-way. Each migration and the note that it was applied are one transaction.
+// Any number of processes may call it at once. On PostgreSQL db must allow two
+// connections, one of which holds the lock.
 func Up(ctx context.Context, db *sql.DB, d Dialect, sets ...Set) ([]Migration, error) {
+	return up(ctx, db, d, files, sets...)
+}
+
+func up(ctx context.Context, db *sql.DB, d Dialect, from fs.FS, sets ...Set) ([]Migration, error) {
 	unlock, err := lock(ctx, db, d)
 	if err != nil {
 		return nil, fmt.Errorf("migrations: %w", err)
@@ -61,8 +66,8 @@ func Up(ctx context.Context, db *sql.DB, d Dialect, sets ...Set) ([]Migration, e
 	defer unlock()
 	var done []Migration
 	for _, set := range sets {
-		results, err := up(ctx, db, d, set)
-		done = append(done, results...)
+		applied, err := upSet(ctx, db, d, from, set)
+		done = append(done, applied...)
 		if err != nil {
 			return done, fmt.Errorf("migrations: %s: %w", set, err)
 		}
@@ -70,35 +75,53 @@ func Up(ctx context.Context, db *sql.DB, d Dialect, sets ...Set) ([]Migration, e
 	return done, nil
 }
 
-func up(ctx context.Context, db *sql.DB, d Dialect, set Set) ([]Migration, error) {
-	p, err := provider(db, d, set)
+func upSet(ctx context.Context, db *sql.DB, d Dialect, from fs.FS, set Set) (done []Migration, err error) {
+	p, err := provider(db, d, from, set)
 	if err != nil {
 		return nil, err
 	}
 	for {
-		before, beforeErr := p.GetDBVersion(ctx)
+		version, err := prepare(ctx, db, p, set)
+		if err != nil {
+			return done, err
+		}
 		results, err := p.Up(ctx)
+		if partial, ok := errors.AsType[*goose.PartialError](err); ok {
+			results = partial.Applied
+		}
+		for _, r := range results {
+			version = r.Source.Version
+			done = append(done, Migration{Set: set, Version: version, Name: path.Base(r.Source.Path), Applied: time.Now()})
+		}
 		if err == nil {
-			done := make([]Migration, len(results))
-			for i, r := range results {
-				done[i] = Migration{Set: set, Version: r.Source.Version, Name: path.Base(r.Source.Path), Applied: time.Now()}
-			}
 			return done, nil
 		}
 		// On SQLite nothing but each migration's own transaction keeps two processes
 		// apart. The one that came second fails, and finds the version moved on.
-		after, afterErr := p.GetDBVersion(ctx)
-		if afterErr != nil || beforeErr == nil && after <= before {
-			return nil, err
+		now, versionErr := p.GetDBVersion(ctx)
+		if versionErr != nil || now <= version {
+			return done, err
 		}
 	}
+}
+
+// prepare makes the table of applied migrations, in which each version stands
+// once: a migration that would succeed a second time still can't be applied by two
+// processes. It returns the present version.
+func prepare(ctx context.Context, db *sql.DB, p *goose.Provider, set Set) (version int64, err error) {
+	if version, err = p.GetDBVersion(ctx); err != nil {
+		return 0, err
+	}
+	table := tableName(set)
+	_, err = db.ExecContext(ctx, fmt.Sprintf(`CREATE UNIQUE INDEX IF NOT EXISTS %s_once ON %s (version_id)`, table, table))
+	return version, err
 }
 
 // Status lists all migrations of the sets and when they were applied.
 func Status(ctx context.Context, db *sql.DB, d Dialect, sets ...Set) ([]Migration, error) {
 	var all []Migration
 	for _, set := range sets {
-		p, err := provider(db, d, set)
+		p, err := provider(db, d, files, set)
 		if err != nil {
 			return nil, fmt.Errorf("migrations: %w", err)
 		}
@@ -113,8 +136,10 @@ func Status(ctx context.Context, db *sql.DB, d Dialect, sets ...Set) ([]Migratio
 	return all, nil
 }
 
-func provider(db *sql.DB, d Dialect, set Set) (*goose.Provider, error) {
-	dir, err := fs.Sub(files, path.Join(string(d), string(set)))
+func tableName(set Set) string { return string(set) + "_migrations" }
+
+func provider(db *sql.DB, d Dialect, from fs.FS, set Set) (*goose.Provider, error) {
+	dir, err := fs.Sub(from, path.Join(string(d), string(set)))
 	if err != nil {
 		return nil, err
 	}
@@ -122,12 +147,8 @@ func provider(db *sql.DB, d Dialect, set Set) (*goose.Provider, error) {
 	if d == SQLite {
 		dialect = goose.DialectSQLite3
 	}
-	return newProvider(db, dialect, dir, set)
-}
-
-func newProvider(db *sql.DB, dialect goose.Dialect, dir fs.FS, set Set) (*goose.Provider, error) {
 	return goose.NewProvider(dialect, db, dir,
-		goose.WithTableName(string(set)+"_migrations"), goose.WithDisableGlobalRegistry(true))
+		goose.WithTableName(tableName(set)), goose.WithDisableGlobalRegistry(true))
 }
 
 // lock keeps other processes from migrating the same PostgreSQL database. The
@@ -135,6 +156,9 @@ func newProvider(db *sql.DB, dialect goose.Dialect, dir fs.FS, set Set) (*goose.
 func lock(ctx context.Context, db *sql.DB, d Dialect) (unlock func(), err error) {
 	if d != PostgreSQL {
 		return func() {}, nil
+	}
+	if db.Stats().MaxOpenConnections == 1 {
+		return nil, errors.New("two connections are needed, one of which holds the lock, and db may open only one")
 	}
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {

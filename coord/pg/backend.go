@@ -30,7 +30,7 @@ type Options struct {
 	ListenURL string        // direct to the server, for LISTEN; default: URL
 	DB        *bun.DB       // optional: the caller's own pool for the work, see OpenDB; it stays the caller's
 	MaxConns  int           // of the work pool, if DB is nil; default 20
-	Poll      time.Duration // longest wait for what no doorbell announced; default 1 s
+	Poll      time.Duration // longest wait for what no doorbell announced; default 500 ms
 	coord.Options
 }
 
@@ -63,7 +63,7 @@ func open(o Options) (b *backend, err error) {
 		o.MaxConns = 20
 	}
 	if o.Poll == 0 {
-		o.Poll = time.Second
+		o.Poll = 500 * time.Millisecond
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)

@@ -131,7 +131,7 @@ func (br broadcaster) Read(ctx context.Context, topic string, from coord.Positio
 	for _, r := range rows {
 		head = coord.Position{Seq: r.Head, Tag: coord.Tag(r.HeadTag)}
 		if r.Found {
-			found = append(found, r.Event.Coord())
+			found = append(found, r.Coord())
 		}
 	}
 	events, err := feed.Verify(topic, from, head, found)

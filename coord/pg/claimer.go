@@ -155,7 +155,7 @@ func trigger(ctx context.Context, tx bun.Tx, name, key string) (coord.Run, error
 			max_attempts, backoff, max_backoff, timeout, priority, at_most_once, created_at)
 		SELECT id, kind, payload, NULLIF(?, ''), 'queued', overlap = 'forbid', coord_clock(), coord_clock(),
 			max_attempts, backoff, max_backoff, timeout, priority, at_most_once, coord_clock()
-		FROM coord_tasks WHERE id = ?
+		FROM coord_tasks t WHERE id = ? AND `+notInTheWay+`
 		ON CONFLICT DO NOTHING RETURNING `+row.RunColumns, key, tasks[0]).Scan(ctx, &rows)
 	if err != nil {
 		return coord.Run{}, err
@@ -195,42 +195,43 @@ func (c claimer) Claim(ctx context.Context, o coord.ClaimOptions) ([]coord.Claim
 	return nil, storeError(ctx, err)
 }
 
-// take claims due runs and reports whether there are tasks to fire.
+// takeSQL claims due runs and says whether there are tasks to fire.
 //
 // MATERIALIZED keeps the planner from running the subquery again, which would
 // claim more than the limit. One search per priority keeps each an index scan
 // that ends at the limit, whatever lies in the future.
+const takeSQL = `WITH due AS MATERIALIZED (
+		SELECT r.id, r.again FROM unnest('{1,2,3,4}'::smallint[]) AS p(priority)
+		CROSS JOIN LATERAL (
+			SELECT id, state = 'queued' OR NOT (cancel_requested OR at_most_once OR attempt >= max_attempts) AS again
+			FROM coord_runs
+			WHERE priority = p.priority AND state IN ('queued', 'running') AND at <= coord_now() AND kind IN (?0)
+			ORDER BY at, id LIMIT ?1 FOR UPDATE SKIP LOCKED
+		) AS r LIMIT ?1
+	), taken AS (
+		UPDATE coord_runs AS r SET
+			state = CASE WHEN due.again THEN 'running' WHEN r.cancel_requested THEN 'cancelled' ELSE 'failed' END,
+			at = coord_clock() + CASE WHEN due.again THEN ?2 ELSE 0 END * interval '1 microsecond',
+			token = r.token + 1,
+			attempt = r.attempt + due.again::int,
+			rescues = r.rescues + (r.state = 'running')::int,
+			worker = CASE WHEN due.again THEN ?3 ELSE r.worker END,
+			error = CASE WHEN due.again OR r.cancel_requested THEN r.error ELSE ?4 END,
+			started_at = CASE WHEN due.again THEN coord_clock() ELSE r.started_at END,
+			finished_at = CASE WHEN due.again THEN NULL ELSE coord_clock() END
+		FROM due WHERE r.id = due.id
+		RETURNING ` + row.RunColumns + `
+	)
+	SELECT EXISTS (SELECT FROM coord_tasks t WHERE next_at <= coord_now() AND NOT paused AND kind IN (?0) AND ` + notInTheWay + `) AS tasks_due,
+		COALESCE(taken.id, 0) AS id, taken.*
+	FROM (SELECT) AS one LEFT JOIN taken ON true`
+
 func (c claimer) take(ctx context.Context, o coord.ClaimOptions) (claims []coord.Claim, tasksDue bool, err error) {
-	kinds := bun.List(o.Kinds)
 	var rows []struct {
 		TasksDue bool `bun:"tasks_due"`
 		row.Run
 	}
-	err = c.b.db.NewRaw(`WITH due AS MATERIALIZED (
-			SELECT r.id, r.again FROM unnest('{1,2,3,4}'::smallint[]) AS p(priority)
-			CROSS JOIN LATERAL (
-				SELECT id, state = 'queued' OR NOT (cancel_requested OR at_most_once OR attempt >= max_attempts) AS again
-				FROM coord_runs
-				WHERE priority = p.priority AND state IN ('queued', 'running') AND at <= coord_now() AND kind IN (?)
-				ORDER BY at, id LIMIT ? FOR UPDATE SKIP LOCKED
-			) AS r LIMIT ?
-		), taken AS (
-			UPDATE coord_runs AS r SET
-				state = CASE WHEN due.again THEN 'running' WHEN r.cancel_requested THEN 'cancelled' ELSE 'failed' END,
-				at = coord_clock() + CASE WHEN due.again THEN ? ELSE 0 END * interval '1 microsecond',
-				token = r.token + 1,
-				attempt = r.attempt + due.again::int,
-				rescues = r.rescues + (r.state = 'running')::int,
-				worker = CASE WHEN due.again THEN ? ELSE r.worker END,
-				error = CASE WHEN due.again OR r.cancel_requested THEN r.error ELSE ? END,
-				started_at = CASE WHEN due.again THEN coord_clock() ELSE r.started_at END,
-				finished_at = CASE WHEN due.again THEN NULL ELSE coord_clock() END
-			FROM due WHERE r.id = due.id
-			RETURNING `+row.RunColumns+`
-		)
-		SELECT EXISTS (SELECT FROM coord_tasks t WHERE `+dueTask+`) AS tasks_due, COALESCE(taken.id, 0) AS id, taken.*
-		FROM (SELECT) AS one LEFT JOIN taken ON true`,
-		kinds, o.Limit, o.Limit, row.Micros(o.Lease), o.Worker, coord.LostError, kinds).Scan(ctx, &rows)
+	err = c.b.db.NewRaw(takeSQL, bun.List(o.Kinds), o.Limit, row.Micros(o.Lease), o.Worker, coord.LostError).Scan(ctx, &rows)
 	if err != nil {
 		return nil, false, err
 	}

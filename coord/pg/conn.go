@@ -86,28 +86,48 @@ func connectorTo(url string, settings map[string]string) (*pq.Connector, error) 
 
 func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 	if !c.pooled.Load() {
-		conn, err := c.bounded.Connect(ctx)
+		conn, err := connect(ctx, c.bounded)
 		if e, ok := errors.AsType[*pq.Error](err); !ok || e.Code != protocolViolation {
 			return conn, err
 		}
 		c.pooled.Store(true)
 	}
-	return c.plain.Connect(ctx)
+	return connect(ctx, c.plain)
+}
+
+// dialed is the key under which a context carries the place for the socket.
+type dialed struct{}
+
+func connect(ctx context.Context, c *pq.Connector) (driver.Conn, error) {
+	var socket net.Conn
+	conn, err := c.Connect(context.WithValue(ctx, dialed{}, &socket))
+	if err != nil {
+		return nil, err
+	}
+	return guard(conn, socket)
 }
 
 func (c *connector) Driver() driver.Driver { return c.plain.Driver() }
 
 // dialer makes a dead peer known within about half a minute.
-func dialer() netDialer {
-	return netDialer{&net.Dialer{
+func dialer() *netDialer {
+	return &netDialer{net.Dialer{
 		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second, Count: 3},
 	}}
 }
 
-// netDialer implements pq.DialerContext.
-type netDialer struct{ *net.Dialer }
+// netDialer implements pq.Dialer and pq.DialerContext.
+type netDialer struct{ net.Dialer }
 
-func (d netDialer) DialTimeout(network, address string, timeout time.Duration) (net.Conn, error) {
+func (d *netDialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := d.Dialer.DialContext(ctx, network, address)
+	if place, ok := ctx.Value(dialed{}).(*net.Conn); ok && err == nil {
+		*place = conn
+	}
+	return conn, err
+}
+
+func (d *netDialer) DialTimeout(network, address string, timeout time.Duration) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	return d.DialContext(ctx, network, address)

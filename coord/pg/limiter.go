@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/uptrace/bun"
 
@@ -52,24 +51,16 @@ func (l limiter) Allow(ctx context.Context, limit coord.Limit) (coord.Decision, 
 		d, _ := g.Decide(*r.Granted-g.Cost, r.Now)
 		return d, nil
 	}
-	return l.denied(ctx, g, key, r.Seen, r.Now)
-}
-
-// denied explains a denial. When others have taken what the snapshot still
-// showed, it looks again; that what it sees would be granted by now does not
-// make it a grant.
-func (l limiter) denied(ctx context.Context, g coord.GCRA, key []byte, seen, now int64) (coord.Decision, error) {
-	d, _ := g.Decide(seen, now)
-	if d.Allowed {
-		tats, now, err := l.read(ctx, l.b.limits, [][]byte{key}, "")
-		if err != nil {
-			return coord.Decision{}, err
-		}
-		if d, _ = g.Decide(tats[0], now); d.Allowed {
-			d = coord.Decision{Limit: d.Limit, RetryAfter: time.Microsecond, ResetAfter: d.ResetAfter, Source: d.Source}
-		}
+	if d, _ := g.Decide(r.Seen, r.Now); !d.Allowed && r.Seen <= r.Now+g.Window {
+		return d, nil
 	}
-	return d, nil
+	// Others have taken what the snapshot still showed, or the clock stepped back
+	// and the bucket has to heal.
+	ds, err := l.locked(ctx, limit)
+	if err != nil {
+		return coord.Decision{}, err
+	}
+	return ds[0], nil
 }
 
 // read returns the TATs of keys, 0 for those that have none, and the clock; lock
@@ -105,21 +96,29 @@ func (l limiter) AllowAll(ctx context.Context, limits ...coord.Limit) ([]coord.D
 		d, err := l.Allow(ctx, limits[0])
 		return []coord.Decision{d}, err
 	}
-	// Rows are locked in the order of their keys.
+	keys := make([][]byte, len(limits))
+	for i, limit := range limits {
+		keys[i] = limitKey(limit.Key)
+	}
+	tats, now, err := l.read(ctx, l.b.limits, keys, "")
+	if err != nil {
+		return nil, err
+	}
+	if ds, store := coord.DecideAll(limits, tats, now); store == nil {
+		return ds, nil
+	}
+	return l.locked(ctx, limits...)
+}
+
+// locked decides on the locked rows, which are locked in the order of their
+// keys.
+func (l limiter) locked(ctx context.Context, limits ...coord.Limit) (ds []coord.Decision, err error) {
 	order := make([]int, len(limits))
 	keys := make([][]byte, len(limits))
 	for i, limit := range limits {
 		order[i], keys[i] = i, limitKey(limit.Key)
 	}
 	slices.SortFunc(order, func(i, j int) int { return slices.Compare(keys[i], keys[j]) })
-	tats, now, err := l.read(ctx, l.b.limits, keys, "")
-	if err != nil {
-		return nil, err
-	}
-	ds, charged := coord.DecideAll(limits, tats, now)
-	if charged == nil {
-		return ds, nil
-	}
 	err = inTx(ctx, l.b.limits, func(tx bun.Tx) error {
 		var sql strings.Builder
 		var args []any
@@ -135,12 +134,13 @@ func (l limiter) AllowAll(ctx context.Context, limits ...coord.Limit) ([]coord.D
 		if err != nil {
 			return err
 		}
-		if ds, charged = coord.DecideAll(limits, tats, now); charged == nil {
+		var store []int64
+		if ds, store = coord.DecideAll(limits, tats, now); store == nil {
 			return nil
 		}
 		sql.Reset()
 		args = nil
-		for i, tat := range charged {
+		for i, tat := range store {
 			values(&sql, &args, "(?::bytea, ?::bigint)", keys[i], tat)
 		}
 		_, err = tx.NewRaw(`UPDATE coord_limits l SET tat = v.tat FROM (VALUES `+sql.String()+`) AS v (key, tat)

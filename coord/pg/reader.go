@@ -26,6 +26,10 @@ type reader struct {
 	work chan struct{} // one slot: there is, or may be, something new
 }
 
+// lookTimeout is how long a server may be silent before the reader tries another
+// connection.
+const lookTimeout = 10 * time.Second
+
 func newReader(b *backend) *reader { return &reader{b: b, work: make(chan struct{}, 1)} }
 
 // wake makes the reader look at once.
@@ -82,7 +86,10 @@ func (r *reader) follow(ctx context.Context) (looked bool, err error) {
 		case <-r.work:
 		case <-poll.C:
 		}
-		if seen, err = r.look(ctx, conn, seen); err != nil {
+		looking, cancel := context.WithTimeout(ctx, lookTimeout)
+		seen, err = r.look(looking, conn, seen)
+		cancel()
+		if err != nil {
 			return true, err
 		}
 		poll.Reset(r.b.o.Poll/2 + rand.N(r.b.o.Poll/2))

@@ -49,7 +49,7 @@ func putTask(ctx context.Context, db bun.IDB, t coord.Task) (coord.Task, error) 
 			misfire_cap = ?, max_attempts = ?, backoff = ?, max_backoff = ?, timeout = ?, priority = ?, at_most_once = ?,
 			paused = ?, next_at = ?, version = version + 1, updated_at = coord_clock()
 		WHERE id = ? RETURNING `+row.TaskColumns,
-		t.Kind, t.Payload, t.Schedule, t.Zone, t.Overlap, t.Misfire,
+		t.Kind, bytes(t.Payload), t.Schedule, t.Zone, t.Overlap, t.Misfire,
 		t.MisfireCap, t.Retry.MaxAttempts, row.Micros(t.Retry.Backoff), row.Micros(t.Retry.MaxBackoff),
 		row.Micros(t.Timeout), t.Priority, t.AtMostOnce,
 		t.Paused, row.Time{Time: next}, old[0].ID).Scan(ctx, &rows)
@@ -154,10 +154,10 @@ func (c claimer) PauseTask(ctx context.Context, name string, paused bool) error 
 	return nil
 }
 
-// dueTask is the condition under which a task can make a run now. A task that
-// forbids overlap waits while it has one; the unique index decides in the end.
-const dueTask = `next_at <= coord_now() AND NOT paused AND kind IN (?) AND NOT (overlap = 'forbid' AND EXISTS (
-	SELECT FROM coord_runs r WHERE r.task_id = t.id AND r.exclusive AND r.state IN ('queued', 'running')))`
+// notInTheWay: a task that forbids overlap waits while it has a run. The unique
+// index decides in the end.
+const notInTheWay = `NOT (overlap = 'forbid' AND EXISTS (
+	SELECT FROM coord_runs r WHERE r.task_id = t.id AND r.state IN ('queued', 'running')))`
 
 // fireBatch is how many tasks are fired in one transaction.
 const fireBatch = 100
@@ -170,7 +170,8 @@ func (b *backend) fire(ctx context.Context, kinds []string) (made int, err error
 			row.Task
 			Now row.Time `bun:"now"`
 		}
-		err := tx.NewRaw(`SELECT `+row.TaskColumns+`, coord_clock() AS now FROM coord_tasks t WHERE `+dueTask+`
+		err := tx.NewRaw(`SELECT `+row.TaskColumns+`, coord_clock() AS now FROM coord_tasks t
+			WHERE next_at <= coord_now() AND NOT paused AND kind IN (?) AND `+notInTheWay+`
 			ORDER BY next_at, id LIMIT ? FOR UPDATE SKIP LOCKED`, bun.List(kinds), fireBatch).Scan(ctx, &tasks)
 		if err != nil {
 			return err

@@ -16,6 +16,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tandemhq/tandem/coord"
@@ -39,6 +40,8 @@ var (
 	ErrCancelled = errors.New("worker: the run was cancelled")
 	// ErrDraining is the cause of a handler's context when the worker stops.
 	ErrDraining = errors.New("worker: draining")
+
+	errExited = errors.New("worker: the handler ended its goroutine")
 )
 
 type snooze struct{ after time.Duration }
@@ -62,7 +65,7 @@ type Options struct {
 	Handlers    map[string]Handler // by kind; runs of other kinds are left alone
 	Concurrency int                // handlers at a time; default 10
 	Lease       time.Duration      // default 30 s; extended every third of it
-	Poll        time.Duration      // longest time between two looks; default 1 s, jittered
+	Poll        time.Duration      // longest time between two looks; default 500 ms, jittered
 	Grace       time.Duration      // for running handlers on drain; default 10 s
 	Logger      *slog.Logger       // default: discards
 }
@@ -73,9 +76,12 @@ type Worker struct {
 	o       Options
 	kinds   []string
 	slots   chan struct{} // one token per running handler
+	freed   chan struct{} // one slot: a handler ended while runs may have waited for it
+	waiting atomic.Bool   // the last look filled every slot, so the store may have more
 
 	mu      sync.Mutex
 	running map[coord.RunID]*job
+	writing sync.WaitGroup // ends of runs that are being written
 }
 
 // job is a run in the hands of a handler.
@@ -83,6 +89,7 @@ type job struct {
 	claim  coord.Claim
 	cancel context.CancelCauseFunc
 	fence  *time.Timer // cancels before the lease can end
+	fenced bool        // the lease is lost, or left to end
 }
 
 // New returns a worker; [Worker.Run] starts it.
@@ -92,7 +99,7 @@ func New(c coord.Claimer, o Options) (*Worker, error) {
 	}
 	o.Concurrency = orDefault(o.Concurrency, 10)
 	o.Lease = orDefault(o.Lease, 30*time.Second)
-	o.Poll = orDefault(o.Poll, time.Second)
+	o.Poll = orDefault(o.Poll, 500*time.Millisecond)
 	o.Grace = orDefault(o.Grace, 10*time.Second)
 	o.Logger = orDefault(o.Logger, slog.New(slog.DiscardHandler))
 	if o.Concurrency < 1 || o.Lease < time.Second || o.Poll < time.Millisecond || o.Grace < 0 {
@@ -102,6 +109,7 @@ func New(c coord.Claimer, o Options) (*Worker, error) {
 		claimer: c, o: o,
 		kinds:   slices.Sorted(maps.Keys(o.Handlers)),
 		slots:   make(chan struct{}, o.Concurrency),
+		freed:   make(chan struct{}, 1),
 		running: make(map[coord.RunID]*job),
 	}, nil
 }
@@ -130,19 +138,22 @@ func (w *Worker) Run(ctx context.Context) error {
 	hints, stop := w.claimer.Hints()
 	defer stop()
 
-	// Handlers and heartbeats outlive ctx by the grace.
+	// Handlers and heartbeats outlive ctx by the grace. So does a claim that is under
+	// way: were it cut off, runs could be leased to nobody.
 	work, cancelWork := context.WithCancelCause(context.WithoutCancel(ctx))
 	var handlers sync.WaitGroup
-	heartbeat := make(chan struct{})
+	claiming, heartbeat, done := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(claiming)
+		w.claimLoop(ctx, work, &handlers, hints)
+	}()
 	go func() {
 		defer close(heartbeat)
 		w.heartbeats(work)
 	}()
-
-	w.claimLoop(ctx, work, &handlers, hints)
-
-	done := make(chan struct{})
+	<-ctx.Done()
 	go func() {
+		<-claiming
 		handlers.Wait()
 		close(done)
 	}()
@@ -153,6 +164,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	case <-grace.C:
 	}
 	cancelWork(ErrDraining)
+	<-claiming
 	<-heartbeat
 	w.releaseRest(context.WithoutCancel(ctx), done)
 	return nil
@@ -163,16 +175,18 @@ func (w *Worker) claimLoop(ctx, work context.Context, handlers *sync.WaitGroup, 
 	failing := false
 	pause := time.NewTimer(rand.N(w.o.Poll)) // replicas started together spread out
 	defer pause.Stop()
-	freed := make(chan struct{}, 1)
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-hints:
-		case <-freed:
+		case <-w.freed:
 		case <-pause.C:
 		}
-		more, err := w.claim(ctx, work, handlers, freed)
+		if ctx.Err() != nil {
+			return
+		}
+		more, err := w.claim(ctx, work, handlers)
 		if ctx.Err() != nil {
 			return
 		}
@@ -194,61 +208,92 @@ func (w *Worker) claimLoop(ctx, work context.Context, handlers *sync.WaitGroup, 
 
 // claim fills the free slots. more is true when the store may have further due
 // runs and there is room for them.
-func (w *Worker) claim(ctx, work context.Context, handlers *sync.WaitGroup, freed chan struct{}) (more bool, err error) {
-	free := 0
-	for free < min(cap(w.slots), coord.MaxBatch) {
-		select {
-		case w.slots <- struct{}{}:
-			free++
-			continue
-		default:
-		}
-		break
-	}
+func (w *Worker) claim(ctx, work context.Context, handlers *sync.WaitGroup) (more bool, err error) {
+	free := w.takeSlots()
 	if free == 0 {
 		return false, nil // a slot that is freed looks again
 	}
-	claims, err := w.claimer.Claim(ctx, coord.ClaimOptions{
+	call, cancel := context.WithTimeout(work, w.interval())
+	claims, err := w.claimer.Claim(call, coord.ClaimOptions{
 		Worker: w.o.Name, Kinds: w.kinds, Limit: free, Lease: w.o.Lease,
 	})
+	cancel()
+	if ctx.Err() != nil { // the drain has begun meanwhile
+		w.release(work, claims)
+		claims = nil
+	}
 	full := len(claims) == free
+	w.waiting.Store(full)
 	for range free - len(claims) {
 		<-w.slots
 	}
 	for _, c := range claims {
-		w.start(work, handlers, c, func() {
-			<-w.slots
-			// Only a full house has runs waiting for the slot.
-			if full {
-				select {
-				case freed <- struct{}{}:
-				default:
-				}
-			}
-		})
+		w.start(work, handlers, c)
 	}
 	return full && len(w.slots) < cap(w.slots), err
 }
 
+// takeSlots takes the free slots, as many as one claim can fill.
+func (w *Worker) takeSlots() (free int) {
+	for free < coord.MaxBatch {
+		select {
+		case w.slots <- struct{}{}:
+			free++
+		default:
+			return free
+		}
+	}
+	return free
+}
+
+func (w *Worker) freeSlot() {
+	<-w.slots
+	if w.waiting.Load() {
+		select {
+		case w.freed <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// interval is the time between two heartbeats, and the longest that a call to the
+// store may take.
+func (w *Worker) interval() time.Duration { return w.o.Lease / 3 }
+
 // margin is how long before its lease a handler is cancelled.
 func (w *Worker) margin() time.Duration { return min(w.o.Lease/10, 2*time.Second) }
 
-func (w *Worker) start(work context.Context, handlers *sync.WaitGroup, c coord.Claim, release func()) {
+func (w *Worker) start(work context.Context, handlers *sync.WaitGroup, c coord.Claim) {
 	ctx, cancel := context.WithCancelCause(work)
 	j := &job{claim: c, cancel: cancel}
-	j.fence = time.AfterFunc(time.Until(c.Deadline)-w.margin(), func() { cancel(coord.ErrFenced) })
 	w.mu.Lock()
+	j.fence = time.AfterFunc(time.Until(c.Deadline)-w.margin(), func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		j.lose()
+	})
 	w.running[c.Run.ID] = j
 	w.mu.Unlock()
 	handlers.Go(func() {
-		defer release()
+		defer w.freeSlot()
 		defer cancel(nil)
-		err := w.handle(ctx, c)
-		j.fence.Stop()
-		if c, mine := w.takeBack(j); mine {
-			w.finish(work, c, err, context.Cause(ctx))
-		}
+		err := errExited
+		// Deferred, so that a handler that calls runtime.Goexit does not hold its run.
+		defer func() {
+			if c, mine := w.takeBack(j); mine {
+				defer w.writing.Done()
+				w.finish(work, c, err, context.Cause(ctx))
+			}
+		}()
+		err = w.handle(ctx, c)
 	})
+}
+
+// lose cancels the handler and ends the heartbeats: the lease is not this
+// worker's any more, or is about to end. The worker is locked.
+func (j *job) lose() {
+	j.fenced = true
+	j.cancel(coord.ErrFenced)
 }
 
 // takeBack ends the heartbeats of a job and returns its claim as last extended.
@@ -256,9 +301,11 @@ func (w *Worker) start(work context.Context, handlers *sync.WaitGroup, c coord.C
 func (w *Worker) takeBack(j *job) (c coord.Claim, mine bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	j.fence.Stop()
 	mine = w.running[j.claim.Run.ID] == j
 	if mine {
 		delete(w.running, j.claim.Run.ID)
+		w.writing.Add(1)
 	}
 	return j.claim, mine
 }
@@ -292,21 +339,23 @@ func result(c coord.Claim, err, cause error) (r coord.Result, ok bool) {
 		r.Outcome = coord.Succeed
 		return r, true
 	case errors.Is(cause, ErrCancelled) || errors.Is(err, ErrCancelled):
-		r.Outcome = coord.CancelRun
-	case errors.Is(cause, ErrDraining):
+		r.Outcome, r.Error = coord.CancelRun, err.Error()
+		return r, true
+	}
+	// What a handler asks for counts also when it was made to end.
+	if s, ok := errors.AsType[snooze](err); ok {
+		r.Outcome, r.Delay = coord.Snooze, s.after
+		return r, true
+	}
+	if _, ok := errors.AsType[giveUp](err); ok {
+		r.Outcome, r.Error = coord.GiveUp, err.Error()
+		return r, true
+	}
+	if errors.Is(cause, ErrDraining) {
 		r.Outcome = coord.Release
 		return r, true
-	default:
-		r.Outcome = coord.Fail
-		if s, isSnooze := errors.AsType[snooze](err); isSnooze {
-			r.Outcome, r.Delay = coord.Snooze, s.after
-			return r, true
-		}
-		if _, final := errors.AsType[giveUp](err); final {
-			r.Outcome = coord.GiveUp
-		}
 	}
-	r.Error = err.Error()
+	r.Outcome, r.Error = coord.Fail, err.Error()
 	return r, true
 }
 
@@ -327,7 +376,9 @@ func (w *Worker) finish(work context.Context, c coord.Claim, err, cause error) {
 	ctx, cancel := context.WithDeadline(context.WithoutCancel(work), c.Deadline)
 	defer cancel()
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
-		err := w.claimer.Finish(ctx, r)
+		call, cancel := context.WithTimeout(ctx, w.interval())
+		err := w.claimer.Finish(call, r)
+		cancel()
 		switch {
 		case err == nil:
 			return
@@ -350,8 +401,7 @@ func (w *Worker) finish(work context.Context, c coord.Claim, err, cause error) {
 
 // heartbeats extends the leases of all running jobs together.
 func (w *Worker) heartbeats(work context.Context) {
-	interval := w.o.Lease / 3
-	next := time.NewTicker(interval)
+	next := time.NewTicker(w.interval())
 	defer next.Stop()
 	for {
 		select {
@@ -361,7 +411,7 @@ func (w *Worker) heartbeats(work context.Context) {
 		}
 		claims := w.held()
 		for batch := range slices.Chunk(claims, coord.MaxBatch) {
-			ctx, cancel := context.WithTimeout(work, interval)
+			ctx, cancel := context.WithTimeout(work, w.interval())
 			held, err := w.claimer.Extend(ctx, w.o.Lease, batch...)
 			cancel()
 			w.renewed(held, err)
@@ -374,7 +424,9 @@ func (w *Worker) held() []coord.Claim {
 	defer w.mu.Unlock()
 	claims := make([]coord.Claim, 0, len(w.running))
 	for _, j := range w.running {
-		claims = append(claims, j.claim)
+		if !j.fenced {
+			claims = append(claims, j.claim)
+		}
 	}
 	return claims
 }
@@ -384,7 +436,7 @@ func (w *Worker) renewed(held []coord.Claim, err error) {
 	defer w.mu.Unlock()
 	for _, c := range held {
 		j := w.running[c.Run.ID]
-		if j == nil || j.claim.Token != c.Token {
+		if j == nil || j.claim.Token != c.Token || j.fenced {
 			continue
 		}
 		j.claim.Deadline = c.Deadline
@@ -396,11 +448,14 @@ func (w *Worker) renewed(held []coord.Claim, err error) {
 	if fenced, ok := errors.AsType[*coord.FencedError](err); ok {
 		for _, c := range fenced.Claims {
 			if j := w.running[c.Run.ID]; j != nil && j.claim.Token == c.Token {
-				j.cancel(coord.ErrFenced)
+				j.lose()
 			}
 		}
 	}
 }
+
+// releaseTime bounds what a drain still waits for after the grace.
+const releaseTime = 5 * time.Second
 
 // releaseRest gives back the runs of handlers that do not end. Handlers that do
 // end now finish for themselves.
@@ -413,21 +468,41 @@ func (w *Worker) releaseRest(ctx context.Context, done <-chan struct{}) {
 	case <-settle.C:
 	}
 	w.mu.Lock()
-	var rest []coord.Result
+	var rest []coord.Claim
 	for id, j := range w.running {
-		rest = append(rest, coord.Result{Claim: j.claim, Outcome: coord.Release})
+		rest = append(rest, j.claim)
 		delete(w.running, id) // its handler's own result counts no more
 	}
 	w.mu.Unlock()
-	for batch := range slices.Chunk(rest, coord.MaxBatch) {
-		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-		err := w.claimer.Finish(ctx, batch...)
-		cancel()
+	w.release(ctx, rest)
+	if len(rest) > 0 {
+		w.o.Logger.Warn("handlers ignored the end of their grace; their runs were released", "runs", len(rest))
+	}
+	written := make(chan struct{})
+	go func() {
+		w.writing.Wait()
+		close(written)
+	}()
+	patience := time.NewTimer(releaseTime)
+	defer patience.Stop()
+	select {
+	case <-written:
+	case <-patience.C:
+	}
+}
+
+// release gives claims back.
+func (w *Worker) release(ctx context.Context, claims []coord.Claim) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime)
+	defer cancel()
+	for batch := range slices.Chunk(claims, coord.MaxBatch) {
+		results := make([]coord.Result, len(batch))
+		for i, c := range batch {
+			results[i] = coord.Result{Claim: c, Outcome: coord.Release}
+		}
+		err := w.claimer.Finish(ctx, results...)
 		if err != nil && !errors.Is(err, coord.ErrFenced) {
 			w.o.Logger.Error("runs could not be released; they wait for their lease to end", "error", err, "runs", len(batch))
 		}
-	}
-	if len(rest) > 0 {
-		w.o.Logger.Warn("handlers ignored the end of their grace; their runs were released", "runs", len(rest))
 	}
 }

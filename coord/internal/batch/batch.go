@@ -10,7 +10,7 @@ import (
 	"github.com/tandemhq/tandem/coord"
 )
 
-// Timeout ends a shared statement, which belongs to no single caller.
+// Timeout ends a statement, for which others than its callers wait too.
 const Timeout = 10 * time.Second
 
 // Batcher collects the items of concurrent callers while earlier statements
@@ -47,6 +47,10 @@ func New[T, R any](most, flights int, run func(ctx context.Context, items []T) (
 // Do sends one item and returns its result. When ctx ends first, the item may
 // have been carried out or not.
 func (b *Batcher[T, R]) Do(ctx context.Context, item T) (R, error) {
+	if err := ctx.Err(); err != nil {
+		var zero R
+		return zero, err
+	}
 	c := &call[T, R]{ctx: ctx, item: item, done: make(chan struct{})}
 	b.mu.Lock()
 	b.waiting = append(b.waiting, c)
@@ -131,7 +135,9 @@ func (b *Batcher[T, R]) shared(calls []*call[T, R]) {
 }
 
 func (b *Batcher[T, R]) single(c *call[T, R]) {
-	results, err := b.run(c.ctx, []T{c.item})
+	ctx, cancel := context.WithTimeout(c.ctx, Timeout)
+	defer cancel()
+	results, err := b.run(ctx, []T{c.item})
 	if c.err = err; err == nil {
 		c.result = results[0]
 	}

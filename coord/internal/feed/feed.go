@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"math"
 	"slices"
 	"sync"
 
@@ -32,14 +33,15 @@ const readBatch = 256
 type Hub struct {
 	src Source
 
-	mu     sync.Mutex
-	topics map[string]map[*stream]*cursor
-	closed bool
+	mu      sync.Mutex
+	streams map[*stream]struct{}
+	topics  map[string]map[*stream]*cursor
+	closed  bool
 }
 
 // New returns a hub without streams.
 func New(src Source) *Hub {
-	return &Hub{src: src, topics: make(map[string]map[*stream]*cursor)}
+	return &Hub{src: src, streams: make(map[*stream]struct{}), topics: make(map[string]map[*stream]*cursor)}
 }
 
 // Deliver hands on events that were found in the store, in order per topic. An
@@ -55,7 +57,7 @@ func (h *Hub) Deliver(events []coord.Event) {
 	}
 }
 
-// Listening reports whether there are streams.
+// Listening reports whether there are streams with topics.
 func (h *Hub) Listening() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -89,6 +91,7 @@ func (h *Hub) Resync(ctx context.Context) error {
 func (h *Hub) Subscribe(ctx context.Context, from map[string]coord.Position) (coord.Stream, error) {
 	s := &stream{hub: h, wake: make(chan struct{}, 1), topics: make(map[string]*cursor)}
 	if err := s.Add(ctx, from); err != nil {
+		s.Close()
 		return nil, err
 	}
 	return s, nil
@@ -98,14 +101,9 @@ func (h *Hub) Subscribe(ctx context.Context, from map[string]coord.Position) (co
 func (h *Hub) Close() {
 	h.mu.Lock()
 	h.closed = true
-	streams := make(map[*stream]bool)
-	for _, of := range h.topics {
-		for s := range of {
-			streams[s] = true
-		}
-	}
+	streams := slices.Collect(maps.Keys(h.streams))
 	h.mu.Unlock()
-	for s := range streams {
+	for _, s := range streams {
 		s.Close()
 	}
 }
@@ -130,22 +128,27 @@ type cursor struct {
 	read  coord.Position // the last event that Next returned
 	tail  coord.Position // the last event that is queued, or read
 	// behind: the store has, or may have, events behind tail that are not queued.
-	// Until they are read, what is delivered is only noted in known.
+	// Until they are read, what is delivered is only noted in known: the highest
+	// number heard of since the store was last asked, unheard after a Resync.
 	behind   bool
-	known    int64 // the highest number seen
-	starting bool  // Add has not settled where it begins
+	known    int64
+	starting bool // Add has not settled where it begins
 }
+
+// unheard is above every number: the store may have more than anybody said.
+const unheard = math.MaxInt64
 
 // stream implements coord.Stream. Locks are taken in the order hub, stream.
 type stream struct {
 	hub  *Hub
 	wake chan struct{} // one slot: something to do for Next
 
-	mu     sync.Mutex
-	topics map[string]*cursor
-	queue  []coord.Event
-	bytes  int
-	closed bool
+	mu       sync.Mutex
+	topics   map[string]*cursor
+	queue    []coord.Event
+	bytes    int
+	readNext bool // it is the store's turn, so that a busy queue keeps no topic waiting
+	closed   bool
 }
 
 func size(e coord.Event) int { return len(e.Payload) + len(e.Topic) + len(e.Kind) + 64 }
@@ -172,7 +175,10 @@ func (s *stream) offer(c *cursor, e coord.Event) {
 func (s *stream) compare(c *cursor, head coord.Position) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if head != c.tail {
+	switch {
+	case c.behind: // the store may be answering at this moment, with something older
+		c.known = unheard
+	case head != c.tail:
 		c.behind = true
 		s.notify()
 	}
@@ -198,7 +204,7 @@ func (s *stream) Add(ctx context.Context, from map[string]coord.Position) error 
 	}
 	heads, err := s.hub.src.Heads(ctx, topics...)
 	if err != nil {
-		s.Remove(topics...)
+		s.drop(cursors)
 		return err
 	}
 	s.mu.Lock()
@@ -231,11 +237,26 @@ func (s *stream) enter(cursors map[string]*cursor) error {
 			return coord.ErrConflict
 		}
 	}
+	s.hub.streams[s] = struct{}{}
 	for topic, c := range cursors {
 		s.topics[topic] = c
 		s.hub.join(s, c)
 	}
 	return nil
+}
+
+// drop takes back cursors that could not start.
+func (s *stream) drop(cursors map[string]*cursor) {
+	s.hub.mu.Lock()
+	defer s.hub.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for topic, c := range cursors {
+		if s.topics[topic] == c { // not removed and added again meanwhile
+			delete(s.topics, topic)
+			s.hub.leave(s, topic)
+		}
+	}
 }
 
 func (s *stream) Remove(topics ...string) {
@@ -281,6 +302,7 @@ func (s *stream) Close() {
 		return
 	}
 	s.closed = true
+	delete(s.hub.streams, s)
 	for topic := range s.topics {
 		s.hub.leave(s, topic)
 	}
@@ -312,7 +334,7 @@ func (s *stream) Next(ctx context.Context) ([]coord.Event, error) {
 }
 
 // queued takes what is queued, or else names a topic whose history is to be
-// read.
+// read. When there is both they take turns.
 func (s *stream) queued() ([]coord.Event, *cursor, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -320,26 +342,36 @@ func (s *stream) queued() ([]coord.Event, *cursor, error) {
 		s.notify() // for every later Next too
 		return nil, nil, coord.ErrClosed
 	}
-	if events := s.queue; len(events) > 0 {
-		s.queue, s.bytes = nil, 0
-		for _, e := range events {
-			s.topics[e.Topic].read = e.Position
-		}
-		return events, nil, nil
-	}
-	for _, c := range s.topics {
-		if c.behind && !c.starting {
+	if len(s.queue) == 0 || s.readNext {
+		s.readNext = false
+		if c := s.behind(); c != nil {
 			return nil, c, nil
 		}
 	}
-	return nil, nil, nil
+	events := s.queue
+	s.queue, s.bytes, s.readNext = nil, 0, len(events) > 0
+	for _, e := range events {
+		s.topics[e.Topic].read = e.Position
+	}
+	return events, nil, nil
+}
+
+// behind returns a topic whose history is to be read before anything else of it.
+func (s *stream) behind() *cursor {
+	for _, c := range s.topics {
+		if c.behind && !c.starting && c.read == c.tail {
+			return c
+		}
+	}
+	return nil
 }
 
 // catchUp reads a piece of history. The topic is no longer behind when the
-// store has nothing more and nothing was delivered meanwhile that is missing.
+// store has nothing more and nothing was heard of meanwhile that is missing.
 func (s *stream) catchUp(ctx context.Context, c *cursor) ([]coord.Event, error) {
 	s.mu.Lock()
 	from := c.tail
+	c.known = 0
 	s.mu.Unlock()
 	events, err := s.hub.src.Read(ctx, c.topic, from, readBatch)
 	s.mu.Lock()
@@ -347,29 +379,32 @@ func (s *stream) catchUp(ctx context.Context, c *cursor) ([]coord.Event, error) 
 	if s.topics[c.topic] != c { // removed meanwhile
 		return nil, nil
 	}
-	if reset, ok := errors.AsType[*coord.ResetError](err); ok {
-		c.read, c.tail = reset.Head, reset.Head
-		c.behind = c.known > c.tail.Seq
-		c.known = 0
+	reset, isReset := errors.AsType[*coord.ResetError](err)
+	switch {
+	case isReset:
+		c.tail = reset.Head
+	case err != nil:
 		return nil, err
+	case len(events) > 0:
+		c.tail = events[len(events)-1].Position
 	}
-	if err != nil {
-		return nil, err
-	}
-	if n := len(events); n > 0 {
-		c.tail = events[n-1].Position
-		c.read = c.tail
-	}
+	c.read = c.tail
 	c.behind = len(events) == readBatch || c.known > c.tail.Seq
-	return events, nil
+	return events, err
 }
 
 // Verify decides whether a position may be resumed. found are the retained
 // events of the topic from the position's own number on, in order; head is the
-// topic's last position. It returns the events behind the position.
+// topic's last position. It returns the events behind the position. A hole among
+// them, as a trim by time leaves behind a clock that stepped back, is a reset too.
 func Verify(topic string, from, head coord.Position, found []coord.Event) ([]coord.Event, error) {
 	reset := func(reason string) ([]coord.Event, error) {
 		return nil, &coord.ResetError{Topic: topic, Reason: reason, Head: head}
+	}
+	for i := 1; i < len(found); i++ {
+		if found[i].Position.Seq != found[i-1].Position.Seq+1 {
+			return reset(coord.ResetTrimmed)
+		}
 	}
 	switch {
 	case from.Seq > head.Seq:

@@ -2,6 +2,7 @@
 package plan
 
 import (
+	"slices"
 	"time"
 
 	"github.com/tandemhq/tandem/coord"
@@ -21,6 +22,9 @@ func First(t coord.Task, now time.Time) (time.Time, error) {
 	return s.Next(now), nil
 }
 
+// mostInGrace is how many occurrences the grace of coord.MisfireSkip can hold.
+const mostInGrace = int(coord.MisfireGrace/schedule.MinEvery) + 1
+
 // Fire returns the occurrences of a due task that become runs at now, in
 // order, and the occurrence after them, which is computed from the last of
 // them and not from now. The result may be empty when the misfire policy drops
@@ -29,21 +33,31 @@ func First(t coord.Task, now time.Time) (time.Time, error) {
 // A task that forbids overlap gets one occurrence at most: what else is due
 // waits until that run has ended.
 func Fire(t coord.Task, now time.Time) (due []time.Time, next time.Time, err error) {
+	if t.NextAt.IsZero() || t.NextAt.After(now) {
+		return nil, t.NextAt, nil
+	}
 	s, err := schedule.Parse(t.Schedule, t.Zone)
 	if err != nil {
 		return nil, time.Time{}, err
 	}
 	keep := 1
-	if t.Misfire == coord.MisfireAll {
+	switch t.Misfire {
+	case coord.MisfireAll:
 		keep = t.MisfireCap
+	case coord.MisfireSkip:
+		keep = mostInGrace
 	}
 	// NextAt is itself an occurrence; Last looks behind it.
 	due = s.Last(t.NextAt, now, keep)
 	if len(due) < keep {
 		due = append([]time.Time{t.NextAt}, due...)
 	}
-	if t.Misfire == coord.MisfireSkip && now.Sub(due[0]) > coord.MisfireGrace {
-		return nil, s.Next(due[0]), nil
+	if t.Misfire == coord.MisfireSkip {
+		inGrace := slices.IndexFunc(due, func(at time.Time) bool { return now.Sub(at) <= coord.MisfireGrace })
+		if inGrace < 0 {
+			return nil, s.Next(due[len(due)-1]), nil
+		}
+		due = due[inGrace:]
 	}
 	if t.Overlap == coord.OverlapForbid {
 		due = due[:1]

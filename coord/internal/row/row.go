@@ -169,7 +169,8 @@ func Claims(rows []Run) []coord.Claim {
 }
 
 // Held splits claims into those whose rows a fenced statement touched, with
-// those rows' present state, and an error that names the others.
+// those rows' present state, and an error that names the others. The statement
+// leaves the token as it is.
 func Held(claims []coord.Claim, touched []Run) ([]coord.Claim, error) {
 	byID := make(map[coord.RunID]Run, len(touched))
 	for _, r := range touched {
@@ -178,7 +179,8 @@ func Held(claims []coord.Claim, touched []Run) ([]coord.Claim, error) {
 	held := make([]coord.Claim, 0, len(claims))
 	var lost []coord.Claim
 	for _, c := range claims {
-		if r, ok := byID[c.Run.ID]; ok {
+		// The same call may name an older claim of the same run.
+		if r, ok := byID[c.Run.ID]; ok && r.Token == c.Token {
 			held = append(held, coord.Claim{Run: r.Coord(), Token: r.Token})
 		} else {
 			lost = append(lost, c)

@@ -1,0 +1,352 @@
+package row
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	_ "github.com/lib/pq"
+	"github.com/uptrace/bun"
+	"github.com/uptrace/bun/dialect/pgdialect"
+	"github.com/uptrace/bun/dialect/sqlitedialect"
+	"github.com/uptrace/bun/schema"
+	_ "modernc.org/sqlite"
+
+	"github.com/tandemhq/tandem/coord"
+	"github.com/tandemhq/tandem/internal/testenv"
+)
+
+func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
+
+var (
+	_ schema.QueryAppender = Time{}
+	_ sql.Scanner          = (*Time)(nil)
+)
+
+func at(year, month, day, hour, minute, second, nano int) time.Time {
+	return time.Date(year, time.Month(month), day, hour, minute, second, nano, time.UTC)
+}
+
+var berlin = time.FixedZone("somewhere", 2*60*60)
+
+var times = []struct {
+	name string
+	time time.Time
+	pg   string
+	lite string
+	back time.Time
+}{
+	{"zero", time.Time{}, "NULL", "NULL", time.Time{}},
+	{"1970", time.Unix(0, 0), "'1970-01-01 00:00:00+00'::timestamptz", "0", at(1970, 1, 1, 0, 0, 0, 0)},
+	{
+		"microseconds", at(2026, 3, 8, 7, 0, 0, 123456000), "'2026-03-08 07:00:00.123456+00'::timestamptz",
+		"1772953200123456", at(2026, 3, 8, 7, 0, 0, 123456000),
+	},
+	{
+		"below a microsecond", at(2026, 3, 8, 7, 0, 0, 123456999), "'2026-03-08 07:00:00.123456+00'::timestamptz",
+		"1772953200123456", at(2026, 3, 8, 7, 0, 0, 123456000),
+	},
+	{
+		"another zone", at(2026, 3, 8, 7, 0, 0, 500000000).In(berlin), "'2026-03-08 07:00:00.5+00'::timestamptz",
+		"1772953200500000", at(2026, 3, 8, 7, 0, 0, 500000000),
+	},
+	{
+		"before 1970", at(1969, 12, 31, 23, 59, 59, 999999000), "'1969-12-31 23:59:59.999999+00'::timestamptz",
+		"-1", at(1969, 12, 31, 23, 59, 59, 999999000),
+	},
+	{
+		"before 1970, below a microsecond", at(1969, 12, 31, 23, 59, 59, 999999999), "'1969-12-31 23:59:59.999999+00'::timestamptz",
+		"-1", at(1969, 12, 31, 23, 59, 59, 999999000),
+	},
+	{
+		"year 1", at(1, 1, 1, 0, 0, 0, 1000), "'0001-01-01 00:00:00.000001+00'::timestamptz",
+		"-62135596799999999", at(1, 1, 1, 0, 0, 0, 1000),
+	},
+	{
+		"year 9999", at(9999, 12, 31, 23, 59, 59, 999999999), "'9999-12-31 23:59:59.999999+00'::timestamptz",
+		"253402300799999999", at(9999, 12, 31, 23, 59, 59, 999999000),
+	},
+}
+
+func TestTimeAppendQuery(t *testing.T) {
+	for _, test := range times {
+		for d, want := range map[schema.Dialect]string{pgdialect.New(): test.pg, sqlitedialect.New(): test.lite} {
+			got, err := Time{test.time}.AppendQuery(schema.NewQueryGen(d), []byte("x"))
+			if err != nil || string(got) != "x"+want {
+				t.Errorf("%s on %v: %s (%v), want x%s", test.name, d.Name(), got, err, want)
+			}
+		}
+	}
+}
+
+func TestTimeScan(t *testing.T) {
+	for _, test := range []struct {
+		src  any
+		want time.Time
+		bad  bool
+	}{
+		{nil, time.Time{}, false},
+		{int64(0), time.Unix(0, 0).UTC(), false},
+		{int64(-1), at(1969, 12, 31, 23, 59, 59, 999999000), false},
+		{int64(253402300799999999), at(9999, 12, 31, 23, 59, 59, 999999000), false},
+		{at(2026, 3, 8, 7, 0, 0, 1000).In(berlin), at(2026, 3, 8, 7, 0, 0, 1000), false},
+		{"2026-03-08", time.Time{}, true},
+		{3.5, time.Time{}, true},
+		{[]byte("2026-03-08"), time.Time{}, true},
+	} {
+		got := Time{at(2000, 1, 1, 0, 0, 0, 0)} // what was there before must not stay
+		err := got.Scan(test.src)
+		switch {
+		case test.bad && err == nil:
+			t.Errorf("Scan(%v) is no error", test.src)
+		case !test.bad && (err != nil || got.Time != test.want):
+			t.Errorf("Scan(%v): %v (%v), want %v in UTC", test.src, got, err, test.want)
+		}
+	}
+}
+
+// TestTimeRoundTrip sends each time through the real engines.
+func TestTimeRoundTrip(t *testing.T) {
+	pq, err := sql.Open("postgres", testenv.NewDatabase(t, "", nil)+"&timezone=Asia/Kathmandu")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lite, err := sql.Open("sqlite", ":memory:")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, engine := range map[string]struct {
+		db   *bun.DB
+		kind string
+	}{
+		"pg":     {bun.NewDB(pq, pgdialect.New()), "timestamptz"},
+		"sqlite": {bun.NewDB(lite, sqlitedialect.New()), "integer"},
+	} {
+		t.Cleanup(func() { _ = engine.db.Close() })
+		for _, test := range times {
+			var got []Moment
+			err := engine.db.NewRaw(`SELECT CAST(? AS `+engine.kind+`) AS at`, Time{test.time}).Scan(t.Context(), &got)
+			if err != nil || len(got) != 1 || !got[0].At.Equal(test.back) || got[0].At.IsZero() != test.back.IsZero() {
+				t.Errorf("%s on %s: %v (%v), want %v", test.name, name, got, err, test.back)
+				continue
+			}
+			if got[0].At.Time != test.back {
+				t.Errorf("%s on %s: %#v is not in UTC", test.name, name, got[0].At.Time)
+			}
+		}
+	}
+}
+
+func TestClaimsOrder(t *testing.T) {
+	noon := at(2026, 5, 4, 12, 0, 0, 0)
+	row := func(id int64, state coord.State, priority int, late time.Duration) Run {
+		return Run{ID: id, State: string(state), Priority: priority, DueAt: Time{noon.Add(-late)}, Token: id * 10, At: Time{noon}}
+	}
+	claims := Claims([]Run{
+		row(1, coord.Running, 3, time.Hour),
+		row(2, coord.Running, 1, 0),
+		row(3, coord.Failed, 1, time.Hour),
+		row(9, coord.Running, 2, time.Minute),
+		row(5, coord.Running, 2, time.Hour),
+		row(4, coord.Running, 2, time.Minute),
+		row(6, coord.Cancelled, 1, 0),
+	})
+	var ids []coord.RunID
+	for _, c := range claims {
+		ids = append(ids, c.Run.ID)
+		if c.Token != int64(c.Run.ID)*10 || !c.Run.LeaseUntil.Equal(noon) || c.Run.State != coord.Running || !c.Deadline.IsZero() {
+			t.Errorf("the claim is %+v", c)
+		}
+	}
+	if want := []coord.RunID{2, 5, 4, 9, 1}; !slices.Equal(ids, want) {
+		t.Errorf("the order is %v, want %v", ids, want)
+	}
+	if got := Claims(nil); got == nil || len(got) != 0 {
+		t.Errorf("the claims of no rows are %#v", got)
+	}
+}
+
+func TestHeld(t *testing.T) {
+	claim := func(id coord.RunID, token int64) coord.Claim {
+		return coord.Claim{Run: coord.Run{ID: id}, Token: token, Deadline: at(2026, 1, 1, 0, 0, 0, 0)}
+	}
+	row := func(id, token int64) Run {
+		return Run{ID: id, Token: token, State: string(coord.Running), CancelRequested: id == 2}
+	}
+	for _, test := range []struct {
+		name       string
+		claims     []coord.Claim
+		touched    []Run
+		held, lost []coord.Claim
+	}{
+		{"nothing", nil, nil, nil, nil},
+		{
+			"all, in the order of the claims",
+			[]coord.Claim{claim(3, 1), claim(1, 1), claim(2, 5)},
+			[]Run{row(1, 1), row(2, 5), row(3, 1)},
+			[]coord.Claim{claim(3, 1), claim(1, 1), claim(2, 5)}, nil,
+		},
+		{
+			"some", []coord.Claim{claim(1, 1), claim(2, 1)}, []Run{row(2, 1)},
+			[]coord.Claim{claim(2, 1)}, []coord.Claim{claim(1, 1)},
+		},
+		{"none", []coord.Claim{claim(1, 1), claim(2, 1)}, nil, nil, []coord.Claim{claim(1, 1), claim(2, 1)}},
+		{
+			"an older claim beside the present one", []coord.Claim{claim(1, 1), claim(1, 2)}, []Run{row(1, 2)},
+			[]coord.Claim{claim(1, 2)}, []coord.Claim{claim(1, 1)},
+		},
+	} {
+		held, err := Held(test.claims, test.touched)
+		if len(held) != len(test.held) {
+			t.Errorf("%s: held are %v, want %v", test.name, held, test.held)
+			continue
+		}
+		for i, c := range held {
+			if c.Run.ID != test.held[i].Run.ID || c.Token != test.held[i].Token {
+				t.Errorf("%s: held are %v, want %v", test.name, held, test.held)
+			}
+			if c.Run.CancelRequested != (c.Run.ID == 2) || c.Run.State != coord.Running {
+				t.Errorf("%s: the claim does not show the present state: %+v", test.name, c)
+			}
+		}
+		fenced, ok := errors.AsType[*coord.FencedError](err)
+		switch {
+		case len(test.lost) == 0 && err != nil:
+			t.Errorf("%s: %v", test.name, err)
+		case len(test.lost) > 0 && (!ok || !errors.Is(err, coord.ErrFenced) || !reflect.DeepEqual(fenced.Claims, test.lost)):
+			t.Errorf("%s: %v, want the loss of %v", test.name, err, test.lost)
+		}
+	}
+}
+
+func TestRedeemChecksInOrder(t *testing.T) {
+	good := Ticket{Purpose: "ws", User: "u", Session: "s", Origin: "o", Scope: "r", TTL: 30_000_000}
+	use := coord.TicketUse{Purpose: "ws", Origin: "o", Scope: "r"}
+	with := func(change func(r *Ticket)) Ticket {
+		r := good
+		change(&r)
+		return r
+	}
+	for _, test := range []struct {
+		name string
+		row  Ticket
+		use  coord.TicketUse
+		want error
+	}{
+		{"good", good, use, nil},
+		{"the oldest that is good", with(func(r *Ticket) { r.Newer = coord.MaxTickets - 1 }), use, nil},
+		{"replaced", with(func(r *Ticket) { r.Newer = coord.MaxTickets }), use, coord.ErrNotFound},
+		{"replaced and expired", with(func(r *Ticket) { r.Newer, r.Expired = 9, true }), use, coord.ErrNotFound},
+		{"expired", with(func(r *Ticket) { r.Expired = true }), use, coord.ErrExpired},
+		{"expired and for another use", with(func(r *Ticket) { r.Expired = true }), coord.TicketUse{}, coord.ErrExpired},
+		{"another purpose", good, coord.TicketUse{Purpose: "api", Origin: "o", Scope: "r"}, coord.ErrConflict},
+		{"another origin", good, coord.TicketUse{Purpose: "ws", Origin: "p", Scope: "r"}, coord.ErrConflict},
+		{"no origin", good, coord.TicketUse{Purpose: "ws", Scope: "r"}, coord.ErrConflict},
+		{"another scope", good, coord.TicketUse{Purpose: "ws", Origin: "o", Scope: "R"}, coord.ErrConflict},
+		{"replaced, expired and for another use", with(func(r *Ticket) { r.Newer, r.Expired = 5, true }), coord.TicketUse{}, coord.ErrNotFound},
+	} {
+		got, err := test.row.Redeem(test.use)
+		if !errors.Is(err, test.want) || test.want == nil && err != nil {
+			t.Errorf("%s: %v, want %v", test.name, err, test.want)
+		}
+		want := coord.TicketFor{}
+		if test.want == nil {
+			want = coord.TicketFor{Purpose: "ws", User: "u", Session: "s", Origin: "o", Scope: "r", TTL: 30 * time.Second}
+		}
+		if got != want {
+			t.Errorf("%s: it was for %+v, want %+v", test.name, got, want)
+		}
+	}
+}
+
+// filled returns a value whose every field is not zero.
+func filled[T any]() T {
+	var v T
+	s := reflect.ValueOf(&v).Elem()
+	for i := range s.NumField() {
+		switch f := s.Field(i); f.Interface().(type) {
+		case string:
+			f.SetString(fmt.Sprint("text", i))
+		case int, int64:
+			f.SetInt(int64(i + 1))
+		case bool:
+			f.SetBool(true)
+		case []byte:
+			f.SetBytes([]byte{byte(i)})
+		case Time:
+			f.Set(reflect.ValueOf(Time{at(2026, 1, 1, 0, i, 0, 0)}))
+		default:
+			panic(fmt.Sprintf("%T", f.Interface()))
+		}
+	}
+	return v
+}
+
+// zeroFields names the fields that are zero, other than the ones given.
+func zeroFields(v any, but ...string) (names []string) {
+	s := reflect.ValueOf(v)
+	for i := range s.NumField() {
+		if name := s.Type().Field(i).Name; s.Field(i).IsZero() && !slices.Contains(but, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// TestNoFieldIsForgotten fails when a column or a field is added to one side only.
+func TestNoFieldIsForgotten(t *testing.T) {
+	run := filled[Run]()
+	run.State = string(coord.Running)
+	for name, zero := range map[string][]string{
+		"run":   zeroFields(run.Coord(), "Duplicate"),
+		"task":  zeroFields(filled[Task]().Coord()),
+		"event": zeroFields(filled[Event]().Coord()),
+	} {
+		if len(zero) > 0 {
+			t.Errorf("a full row leaves these fields of a %s empty: %v", name, zero)
+		}
+	}
+	if ended := filled[Run](); !ended.Coord().LeaseUntil.IsZero() {
+		t.Error("a run that is not running has a lease")
+	}
+	for name, test := range map[string]struct {
+		columns string
+		row     any
+	}{"task": {TaskColumns, Task{}}, "run": {RunColumns, Run{}}} {
+		var want, got []string
+		kind := reflect.TypeOf(test.row)
+		for i := range kind.NumField() {
+			want = append(want, kind.Field(i).Tag.Get("bun"))
+		}
+		text := regexp.MustCompile(`COALESCE\([^)]*\) AS `).ReplaceAllString(test.columns, "")
+		for column := range strings.SplitSeq(text, ",") {
+			got = append(got, strings.TrimPrefix(strings.TrimSpace(column), "r."))
+		}
+		slices.Sort(want)
+		slices.Sort(got)
+		if !slices.Equal(got, want) {
+			t.Errorf("the columns of a %s are %v, the fields %v", name, got, want)
+		}
+	}
+}
+
+func TestLists(t *testing.T) {
+	runs := Runs([]Run{{ID: 2}, {ID: 1}})
+	events := Events([]Event{{Seq: 2, Tag: 1<<32 - 1}, {Seq: 1}})
+	if len(runs) != 2 || runs[0].ID != 2 || len(events) != 2 || events[0].Position != (coord.Position{Seq: 2, Tag: 1<<32 - 1}) {
+		t.Errorf("%v %v", runs, events)
+	}
+	if got := (Head{Seq: 3, Tag: 4}).Position(); got != (coord.Position{Seq: 3, Tag: 4}) {
+		t.Errorf("the head is %v", got)
+	}
+	if got := Micros(1999 * time.Nanosecond); got != 1 {
+		t.Errorf("1999 ns are %d µs", got)
+	}
+}
