@@ -1,0 +1,138 @@
+// Package sqlite is the SQLite driver of package coord, for the processes of one
+// machine on one file. It needs the schema of package migrations and a local
+// disk: not one behind a network.
+//
+// There is one writer at a time. Every change is a transaction that takes the
+// file's writer lock as it begins, and a process that has to wait for it waits
+// until its caller's context ends. Reading waits for nobody. The clock is that
+// of the process, read once the lock is held; processes on one machine share
+// theirs.
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/tandemhq/tandem/coord"
+	"github.com/tandemhq/tandem/coord/internal/batch"
+	"github.com/tandemhq/tandem/coord/internal/feed"
+	"github.com/tandemhq/tandem/coord/internal/hint"
+	"github.com/tandemhq/tandem/coord/internal/row"
+)
+
+// Options configure [Open].
+type Options struct {
+	Path string           // of the file, see OpenDB
+	DB   *DB              // optional, instead of Path: the caller's own; it stays the caller's
+	Now  func() time.Time // the clock that decides; default time.Now
+	Poll time.Duration    // how often to look for what other processes have written; default 25 ms
+	coord.Options
+}
+
+// Open opens the file and returns its backend. Errors: [coord.ErrUnavailable],
+// or what is wrong with the options.
+func Open(ctx context.Context, o Options) (coord.Backend, error) {
+	b, err := open(o)
+	if err != nil {
+		return nil, fmt.Errorf("sqlite: %w", err)
+	}
+	if err := b.Ping(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("sqlite: %w", err), b.Close(ctx))
+	}
+	b.start(ctx)
+	return coord.Wrap(b, o.Options), nil
+}
+
+func open(o Options) (b *backend, err error) {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Poll == 0 {
+		o.Poll = 25 * time.Millisecond
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	b = &backend{o: o, db: o.DB}
+	if b.db == nil {
+		if b.db, err = OpenDB(o.Path); err != nil {
+			return nil, err
+		}
+		b.own = append(b.own, b.db)
+	}
+	b.feed = feed.New(broadcaster{b})
+	b.publishes = batch.New(publishBatch, publishFlights, b.publishShared)
+	b.reader = newReader(b)
+	return b, nil
+}
+
+type backend struct {
+	o   Options
+	db  *DB
+	own []*DB
+
+	feed      *feed.Hub
+	hints     hint.Hub
+	publishes *batch.Batcher[[]event, []coord.Position]
+	reader    *reader
+
+	stop    context.CancelFunc
+	loops   sync.WaitGroup
+	closing sync.Once
+	closed  chan struct{} // when the last goroutine has ended
+}
+
+// start runs the loops of the backend until Close.
+func (b *backend) start(ctx context.Context) {
+	ctx, b.stop = context.WithCancel(context.WithoutCancel(ctx))
+	b.closed = make(chan struct{})
+	b.loops.Go(func() { b.reader.run(ctx) })
+	b.loops.Go(func() { b.listen(ctx) })
+}
+
+func (b *backend) Claimer() coord.Claimer         { return claimer{b} }
+func (b *backend) Tickets() coord.Tickets         { return tickets{b} }
+func (b *backend) Limiter() coord.Limiter         { return limiter{b} }
+func (b *backend) Broadcaster() coord.Broadcaster { return broadcaster{b} }
+
+// Ping takes the writer lock and gives it back.
+func (b *backend) Ping(ctx context.Context) error {
+	tx, err := b.begin(ctx)
+	if err != nil {
+		return storeError(ctx, err)
+	}
+	return storeError(ctx, tx.Rollback())
+}
+
+func (b *backend) Close(ctx context.Context) error {
+	b.closing.Do(func() {
+		b.feed.Close()
+		if b.stop == nil { // Open failed
+			b.closed = make(chan struct{})
+		} else {
+			b.stop()
+		}
+		go func() {
+			defer close(b.closed)
+			b.loops.Wait()
+			for _, db := range b.own {
+				_ = db.Close()
+			}
+		}()
+	})
+	select {
+	case <-b.closed:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// now reads the clock to the microsecond, as times are stored.
+func (b *backend) now() row.Time { return row.Time{Time: b.o.Now().Truncate(time.Microsecond).UTC()} }
+
+func (b *backend) log() *slog.Logger { return b.o.Logger }

@@ -1,0 +1,52 @@
+package sqlite
+
+import (
+	"context"
+	"time"
+)
+
+// A file that nobody else has written to for a while is looked at less often.
+const (
+	quietAfter = 10 * time.Second
+	quietPolls = 4 // this many times the poll interval
+)
+
+// listen wakes this process when the file changes, which is how another process
+// rings.
+func (b *backend) listen(ctx context.Context) {
+	persist(ctx, b.watch, func(err error) {
+		b.log().WarnContext(ctx, "not watching the file: other processes' news arrives late", "error", err)
+	})
+}
+
+// watch looks at the file's version with one connection until that fails. The
+// version is of use only to the connection that read it; what was committed
+// before the first reading is taken as news.
+func (b *backend) watch(ctx context.Context) (watched bool, err error) {
+	conn, err := b.db.Read.Conn(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer conn.Close()
+	var seen int64
+	var changed time.Time
+	for {
+		var versions []int64
+		if err := conn.NewRaw(`PRAGMA data_version`).Scan(ctx, &versions); err != nil {
+			return watched, err
+		}
+		if !watched || versions[0] != seen {
+			watched, seen, changed = true, versions[0], time.Now()
+			b.ring(true, true)
+		}
+		pause := b.o.Poll
+		if time.Since(changed) > quietAfter {
+			pause *= quietPolls
+		}
+		select {
+		case <-ctx.Done():
+			return true, ctx.Err()
+		case <-time.After(pause):
+		}
+	}
+}

@@ -1,0 +1,178 @@
+package sqlite_test
+
+import (
+	"context"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/uptrace/bun"
+
+	"github.com/tandemhq/tandem/coord"
+	"github.com/tandemhq/tandem/coord/sqlite"
+)
+
+// statements notes what a pool is asked.
+type statements struct {
+	mu   sync.Mutex
+	list []string
+}
+
+func (s *statements) BeforeQuery(ctx context.Context, e *bun.QueryEvent) context.Context {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, verb := range []string{"SELECT", "INSERT", "UPDATE", "DELETE", "WITH"} {
+		if strings.HasPrefix(e.Query, verb) {
+			s.list = append(s.list, e.Query)
+		}
+	}
+	return ctx
+}
+
+func (*statements) AfterQuery(context.Context, *bun.QueryEvent) {}
+
+// scanned finds, in a plan, a table that is read from end to end, or sorted.
+var scanned = regexp.MustCompile(`SCAN (coord_\w+|[rethk]|old)\b|TEMP B-TREE`)
+
+// TestPlans pins the plans with many runs that ended, many that are not due and
+// many tasks: nothing reads more of a table than it is about, with statistics
+// and without.
+func TestPlans(t *testing.T) {
+	_, db := newFile(t)
+	for _, fill := range []string{
+		`WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20000)
+			INSERT INTO coord_runs (kind, payload, state, exclusive, at, due_at, max_attempts, backoff, max_backoff,
+				timeout, priority, at_most_once, created_at)
+			SELECT 'a', x'', iif(i % 2, 'succeeded', 'queued'), FALSE, iif(i % 2, i, i << 40), 0, 3, 1, 1, 0, 2, FALSE, 0 FROM n`,
+		`WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 5000)
+			INSERT INTO coord_tasks (name, kind, payload, schedule, zone, overlap, misfire, misfire_cap, max_attempts, backoff,
+				max_backoff, timeout, priority, at_most_once, paused, version, next_at, created_at, updated_at)
+			SELECT 't' || i, 'a', x'', '@hourly', 'UTC', 'forbid', 'latest', 10, 3, 1, 1, 0, 2, FALSE, FALSE, 1, i << 50, 0, 0 FROM n`,
+		`WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 5000)
+			INSERT INTO coord_events (topic, seq, tag, kind, payload, at) SELECT 'u', i, 0, 'k', x'', i << 40 FROM n`,
+	} {
+		if _, err := db.Write.ExecContext(t.Context(), fill); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var asked statements
+	b, err := sqlite.Open(t.Context(), sqlite.Options{DB: &sqlite.DB{
+		Write: db.Write.WithQueryHook(&asked), Read: db.Read.WithQueryHook(&asked),
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	use(t, b)
+	if err := b.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if len(asked.list) < 20 {
+		t.Fatalf("only %d statements were noted", len(asked.list))
+	}
+	for _, statistics := range []string{"", `ANALYZE`} {
+		if _, err := db.Write.ExecContext(t.Context(), statistics); err != nil {
+			t.Fatal(err)
+		}
+		claims := 0
+		for _, query := range asked.list {
+			plan := explain(t, db, query)
+			if table := scanned.FindString(plan); table != "" {
+				t.Errorf("with %q the plan has a %q:\n%s\n%s", statistics, table, plan, query)
+			}
+			if strings.Contains(query, "LIMIT 7") || strings.HasPrefix(query, "SELECT EXISTS") {
+				claims++
+				if !strings.Contains(plan, "USING INDEX coord_runs_claim (priority=? AND at<?)") {
+					t.Errorf("with %q the claim does not search its index:\n%s", statistics, plan)
+				}
+			}
+		}
+		if claims < 2 {
+			t.Error("the statements of the claim were not found")
+		}
+	}
+}
+
+// use makes the calls that a busy program makes, with something to do for each.
+func use(t *testing.T, b coord.Backend) {
+	t.Helper()
+	ctx := t.Context()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, br := b.Claimer(), b.Broadcaster()
+	task, err := c.PutTask(ctx, coord.Task{Name: "n", Kind: "b"})
+	must(err)
+	task.Schedule = "@every 1h"
+	_, err = c.PutTask(ctx, task)
+	must(err)
+	_, err = c.Trigger(ctx, "n", "key")
+	must(err)
+	_, err = c.Trigger(ctx, "n", "key")
+	must(err)
+	_, err = c.Enqueue(ctx, coord.NewRun{Kind: "b", UniqueKey: "x"}, coord.NewRun{Kind: "b", UniqueKey: "x"})
+	must(err)
+	claims, err := c.Claim(ctx, coord.ClaimOptions{Worker: "w", Kinds: []string{"a", "b"}, Limit: 7, Lease: time.Minute})
+	must(err)
+	if len(claims) < 2 {
+		t.Fatalf("claimed %d runs", len(claims))
+	}
+	claims, err = c.Extend(ctx, time.Minute, claims...)
+	must(err)
+	must(c.Cancel(ctx, claims[0].Run.ID))
+	must(c.Finish(ctx, coord.Result{Claim: claims[0], Outcome: coord.Release}, coord.Result{Claim: claims[1], Outcome: coord.Succeed}))
+	must(c.PauseTask(ctx, "n", true))
+	must(c.DeleteTask(ctx, "n"))
+	_, err = c.Prune(ctx, coord.RunRetention{Age: time.Hour})
+	must(err)
+	limit := coord.Limit{Key: "k", Rate: 1, Per: time.Hour}
+	_, err = b.Limiter().Allow(ctx, limit)
+	must(err)
+	_, err = b.Limiter().Allow(ctx, limit)
+	must(err)
+	must(b.Limiter().Reset(ctx, "k"))
+	ticket, err := b.Tickets().Issue(ctx, coord.TicketFor{Purpose: "p", User: "u", Session: "s"})
+	must(err)
+	_, err = b.Tickets().Redeem(ctx, ticket.Secret, coord.TicketUse{Purpose: "p"})
+	must(err)
+	_, err = b.Tickets().Reap(ctx)
+	must(err)
+	stream, err := br.Subscribe(ctx, map[string]coord.Position{"t": coord.Head})
+	must(err)
+	positions, err := br.Publish(ctx, coord.NewEvent{Topic: "t", Kind: "k"}, coord.NewEvent{Topic: "t", Kind: "k"})
+	must(err)
+	_, err = stream.Next(ctx)
+	must(err)
+	_, err = br.Read(ctx, "t", positions[0], 10)
+	must(err)
+	_, err = br.Trim(ctx, coord.EventRetention{Age: time.Hour})
+	must(err)
+}
+
+// explain returns the plan of a statement, one step a line.
+func explain(t *testing.T, db *sqlite.DB, query string) string {
+	t.Helper()
+	var steps []struct {
+		ID      int    `bun:"id"`
+		Parent  int    `bun:"parent"`
+		NotUsed int    `bun:"notused"`
+		Detail  string `bun:"detail"`
+	}
+	rows, err := db.Write.DB.QueryContext(t.Context(), `EXPLAIN QUERY PLAN `+query)
+	if err != nil {
+		t.Fatalf("%v: %s", err, query)
+	}
+	defer rows.Close()
+	if err := db.Write.ScanRows(t.Context(), rows, &steps); err != nil {
+		t.Fatal(err)
+	}
+	var plan strings.Builder
+	for _, s := range steps {
+		plan.WriteString(s.Detail + "\n")
+	}
+	return plan.String()
+}

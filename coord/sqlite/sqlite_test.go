@@ -1,0 +1,171 @@
+package sqlite_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/uptrace/bun"
+
+	"github.com/tandemhq/tandem/coord"
+	"github.com/tandemhq/tandem/coord/coordtest"
+	"github.com/tandemhq/tandem/coord/sqlite"
+	"github.com/tandemhq/tandem/migrations"
+)
+
+func TestMain(m *testing.M) {
+	if role := os.Getenv(roleEnv); role != "" {
+		os.Exit(asProcess(role, os.Args[1:]))
+	}
+	os.Exit(m.Run())
+}
+
+// TestConformance runs the suite of all drivers against SQLite.
+func TestConformance(t *testing.T) {
+	coordtest.Run(t, coordtest.Harness{
+		New:          newStore,
+		Capabilities: coordtest.Capabilities{SeveralHandles: true, Rows: true, ClockBack: true, Hints: true},
+		Checks:       10,
+		Steps:        30,
+	})
+}
+
+// store is a file whose clock stands still.
+type store struct {
+	t    *testing.T
+	path string
+	db   *sqlite.DB
+	now  atomic.Int64 // µs
+}
+
+// newFile makes a file with the schema.
+func newFile(t *testing.T) (path string, db *sqlite.DB) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "tandem.db")
+	db, err := sqlite.OpenDB(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	if _, err := migrations.Up(t.Context(), db.Write.DB, migrations.SQLite, migrations.Coord); err != nil {
+		t.Fatal(err)
+	}
+	return path, db
+}
+
+func newStore(t *testing.T) coordtest.Store {
+	t.Helper()
+	path, db := newFile(t)
+	if _, err := db.Write.ExecContext(t.Context(), `CREATE TABLE test_rows (key TEXT PRIMARY KEY)`); err != nil {
+		t.Fatal(err)
+	}
+	s := &store{t: t, path: path, db: db}
+	s.now.Store(time.Date(2026, 3, 1, 12, 0, 0, 123456000, time.UTC).UnixMicro())
+	return s
+}
+
+func (s *store) Open(t *testing.T) coord.Backend {
+	t.Helper()
+	b, err := sqlite.Open(t.Context(), sqlite.Options{Path: s.path, Now: s.Now, Poll: 5 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func (s *store) Now() time.Time { return time.UnixMicro(s.now.Load()).UTC() }
+
+func (s *store) Advance(d time.Duration) { s.now.Add(d.Microseconds()) }
+
+func (s *store) InsertRow(ctx context.Context, tx any, key string) error {
+	_, err := tx.(bun.Tx).ExecContext(ctx, `INSERT INTO test_rows VALUES (?)`, key)
+	return err
+}
+
+func (s *store) HasRow(ctx context.Context, key string) (found bool, err error) {
+	err = s.db.Read.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM test_rows WHERE key = ?)`, key).Scan(&found)
+	return found, err
+}
+
+// TestTheLogStaysSmall makes sure that statements are read to their end: one that
+// is not keeps the write-ahead log from ever being taken back into the file.
+func TestTheLogStaysSmall(t *testing.T) {
+	path, db := newFile(t)
+	b, err := sqlite.Open(t.Context(), sqlite.Options{DB: db})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close(context.WithoutCancel(t.Context()))
+	stream, err := b.Broadcaster().Subscribe(t.Context(), map[string]coord.Position{"t": coord.Head})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const publishers, each = 10, 500
+	payload := make([]byte, 2000)
+	var callers sync.WaitGroup
+	for range publishers {
+		callers.Go(func() {
+			for range each {
+				if _, err := b.Broadcaster().Publish(t.Context(), coord.NewEvent{Topic: "t", Kind: "k", Payload: payload}); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	for n := 0; n < publishers*each && !t.Failed(); {
+		events, err := stream.Next(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		n += len(events)
+	}
+	callers.Wait()
+	for range 200 {
+		if _, err := b.Claimer().Enqueue(t.Context(), coord.NewRun{Kind: "k", Payload: payload}); err != nil {
+			t.Fatal(err)
+		}
+		_, err := b.Claimer().Claim(t.Context(), coord.ClaimOptions{Worker: "w", Kinds: []string{"k"}, Limit: 1, Lease: time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	info, err := os.Stat(path + "-wal")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const most = 8 << 20 // twice what SQLite begins to take back
+	if info.Size() > most {
+		t.Errorf("the log has %d bytes after %d publishes; want at most %d", info.Size(), publishers*each, most)
+	}
+	t.Logf("the log has %d bytes", info.Size())
+}
+
+// TestATaskThatCannotFire keeps no other from firing, and is not silent.
+func TestATaskThatCannotFire(t *testing.T) {
+	s := newStore(t).(*store)
+	b := s.Open(t)
+	defer b.Close(context.WithoutCancel(t.Context()))
+	for _, name := range []string{"a", "b"} {
+		if _, err := b.Claimer().PutTask(t.Context(), coord.Task{Name: name, Kind: "k", Schedule: "@every 1m"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// As when this machine lacks the zone that another one knew.
+	if _, err := s.db.Write.ExecContext(t.Context(), `UPDATE coord_tasks SET zone = 'Mars/Olympus' WHERE name = 'a'`); err != nil {
+		t.Fatal(err)
+	}
+	s.Advance(time.Minute)
+	o := coord.ClaimOptions{Worker: "w", Kinds: []string{"k"}, Limit: 10, Lease: time.Hour}
+	if claims, err := b.Claimer().Claim(t.Context(), o); err != nil || len(claims) != 1 {
+		t.Fatalf("Claim took %v (%v); want the run of the other task", claims, err)
+	}
+	if claims, err := b.Claimer().Claim(t.Context(), o); err == nil || !strings.Contains(err.Error(), `task "a"`) {
+		t.Errorf("Claim took %v (%v); want an error that names the task", claims, err)
+	}
+}
