@@ -1,0 +1,213 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"text/tabwriter"
+	"time"
+
+	"github.com/tandemhq/tandem/app/auth"
+	"github.com/tandemhq/tandem/app/store"
+)
+
+type serveCmd struct{}
+
+// Run serves until the context ends.
+func (serveCmd) Run(e *env, c *Config) error {
+	if err := c.check(); err != nil {
+		return err
+	}
+	a, err := c.application(e.stdout)
+	if err != nil {
+		return err
+	}
+	server, cleanup, err := initialize(e.ctx, c, a, c.logger(e.stderr))
+	if err != nil {
+		return err
+	}
+	defer cleanup()
+	return server.Run(e.ctx)
+}
+
+type migrateCmd struct {
+	Up     migrateUpCmd     `cmd:"" default:"1" help:"Apply what is missing (the default)."`
+	Status migrateStatusCmd `cmd:"" help:"List the migrations and when they were applied."`
+}
+
+type migrateUpCmd struct{}
+
+// Run applies the migrations.
+func (migrateUpCmd) Run(e *env, c *Config) error {
+	db, closeDB, err := openChecked(e, c)
+	if err != nil {
+		return err
+	}
+	defer closeDB()
+	applied, err := db.migrate(e.ctx)
+	for _, m := range applied {
+		_, _ = fmt.Fprintf(e.stdout, "applied %s/%s\n", m.Set, m.Name)
+	}
+	if err == nil && len(applied) == 0 {
+		_, _ = fmt.Fprintln(e.stdout, "nothing to apply: the database is up to date")
+	}
+	return err
+}
+
+type migrateStatusCmd struct {
+	JSON bool `name:"json" help:"Print JSON, one object per line."`
+}
+
+// Run lists the migrations.
+func (m migrateStatusCmd) Run(e *env, c *Config) error {
+	db, closeDB, err := openChecked(e, c)
+	if err != nil {
+		return err
+	}
+	defer closeDB()
+	all, err := db.status(e.ctx)
+	if err != nil {
+		return err
+	}
+	if m.JSON {
+		enc := json.NewEncoder(e.stdout)
+		for _, s := range all {
+			row := map[string]any{"set": s.Set, "version": s.Version, "name": s.Name, "applied_at": nil}
+			if !s.Applied.IsZero() {
+				row["applied_at"] = s.Applied.UTC()
+			}
+			if err := enc.Encode(row); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	w := tabwriter.NewWriter(e.stdout, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprintln(w, "SET\tMIGRATION\tAPPLIED")
+	for _, s := range all {
+		applied := "no"
+		if !s.Applied.IsZero() {
+			applied = s.Applied.Local().Format(time.DateTime)
+		}
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\n", s.Set, s.Name, applied)
+	}
+	return w.Flush()
+}
+
+func openChecked(e *env, c *Config) (*database, func(), error) {
+	if err := c.check(); err != nil {
+		return nil, nil, err
+	}
+	return openDatabase(e.ctx, c)
+}
+
+type userCmd struct {
+	Add userAddCmd `cmd:"" help:"Create an account."`
+}
+
+type userAddCmd struct {
+	Name          string `arg:"" help:"Name to sign in with."`
+	Admin         bool   `help:"Make it an administrator."`
+	PasswordStdin bool   `name:"password-stdin" help:"Read the password from standard input; otherwise one is made up and printed."`
+}
+
+// Run creates the account. The password is never an argument, which other
+// users of the machine could read.
+func (u userAddCmd) Run(e *env, c *Config) error {
+	if err := c.check(); err != nil {
+		return err
+	}
+	password := ""
+	if u.PasswordStdin {
+		line, err := bufio.NewReader(io.LimitReader(os.Stdin, 4096)).ReadString('\n')
+		if err != nil && err != io.EOF {
+			return fmt.Errorf("read the password: %w", err)
+		}
+		if password = trimNewline(line); password == "" {
+			return errors.New("there is no password on standard input")
+		}
+	}
+	a, err := c.application(e.stdout)
+	if err != nil {
+		return err
+	}
+	accounts, cleanup, err := initializeAccounts(e.ctx, c, a, c.logger(e.stderr))
+	if err != nil {
+		return err
+	}
+	defer cleanup()
+	role := store.Member
+	if u.Admin {
+		role = store.Admin
+	}
+	return addUser(e, accounts, u.Name, password, role)
+}
+
+func addUser(e *env, accounts *auth.Service, name, password string, role store.Role) error {
+	user, made, err := accounts.AddUser(e.ctx, name, password, role)
+	if err != nil {
+		return err
+	}
+	_, _ = fmt.Fprintf(e.stdout, "created %s %q\n", user.Role, user.Name)
+	if password == "" {
+		_, _ = fmt.Fprintf(e.stdout, "password: %s\n", made)
+	}
+	return nil
+}
+
+func trimNewline(s string) string {
+	for len(s) > 0 && (s[len(s)-1] == '\n' || s[len(s)-1] == '\r') {
+		s = s[:len(s)-1]
+	}
+	return s
+}
+
+type versionCmd struct {
+	JSON bool `name:"json" help:"Print one JSON object."`
+}
+
+// version says what this program was built from.
+type version struct {
+	Version string `json:"version"`
+	Driver  string `json:"driver"`
+	Commit  string `json:"commit"`
+	Go      string `json:"go"`
+}
+
+// readVersion reads what the Go tool has put into the program.
+func readVersion() version {
+	v := version{Version: "devel", Driver: driverName, Commit: "unknown", Go: runtime.Version()}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return v
+	}
+	if info.Main.Version != "" && info.Main.Version != "(devel)" {
+		v.Version = info.Main.Version
+	}
+	dirty := ""
+	for _, s := range info.Settings {
+		switch {
+		case s.Key == "vcs.revision":
+			v.Commit = s.Value
+		case s.Key == "vcs.modified" && s.Value == "true":
+			dirty = "-dirty"
+		}
+	}
+	v.Commit += dirty
+	return v
+}
+
+// Run prints the version.
+func (v versionCmd) Run(e *env) error {
+	info := readVersion()
+	if v.JSON {
+		return json.NewEncoder(e.stdout).Encode(info)
+	}
+	_, err := fmt.Fprintf(e.stdout, "tandem %s\ndriver  %s\ncommit  %s\ngo      %s\n", info.Version, info.Driver, info.Commit, info.Go)
+	return err
+}

@@ -1,0 +1,138 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/tandemhq/tandem/app"
+	"github.com/tandemhq/tandem/coord"
+)
+
+// Config holds every setting of the program, by flag or by environment. The
+// table in docs/settings.md is held to it by a test.
+type Config struct {
+	Addr            string        `name:"addr" env:"TANDEM_ADDR" default:"127.0.0.1:8080" placeholder:"HOST:PORT" help:"Address to listen on."`
+	DatabaseURL     string        `name:"database-url" env:"TANDEM_DATABASE_URL" default:"${database_url}" placeholder:"URL" help:"Database: sqlite:PATH, or postgres://… in the build with -tags pg."`
+	ListenURL       string        `name:"listen-url" env:"TANDEM_LISTEN_URL" placeholder:"URL" help:"PostgreSQL directly, for LISTEN and migrations, when the database URL leads to a pooler."`
+	Node            string        `name:"node" env:"TANDEM_NODE" placeholder:"NAME" help:"Name of this replica in logs and pages. Default: host name and process id."`
+	PublicURL       string        `name:"public-url" env:"TANDEM_PUBLIC_URL" placeholder:"URL" help:"Where browsers find the program, such as https://chat.example.com. Required when the address is not of this machine alone."`
+	Origins         []string      `name:"origin" env:"TANDEM_ORIGINS" placeholder:"URL" help:"Further origins that are accepted besides the public URL's."`
+	TrustedProxies  []string      `name:"trusted-proxy" env:"TANDEM_TRUSTED_PROXIES" placeholder:"CIDR" help:"Proxies whose X-Forwarded-For is believed."`
+	MetricsToken    string        `name:"metrics-token" env:"TANDEM_METRICS_TOKEN" placeholder:"SECRET" help:"Bearer token for /metrics. Without one it answers only requests from this machine."`
+	Log             string        `name:"log" env:"TANDEM_LOG" default:"info" placeholder:"LEVEL[,json]" help:"Least level of log lines, debug, info, warn or error, and ,json for machines."`
+	DatabaseConns   int           `name:"database-conns" env:"TANDEM_DATABASE_CONNS" default:"20" placeholder:"N" help:"Most connections of the work pool (PostgreSQL)."`
+	Workers         int           `name:"workers" env:"TANDEM_WORKERS" default:"10" placeholder:"N" help:"Most runs executed at a time."`
+	Lease           time.Duration `name:"lease" env:"TANDEM_LEASE" default:"30s" placeholder:"DURATION" help:"How long a run stays with a replica that vanished."`
+	Poll            time.Duration `name:"poll" env:"TANDEM_POLL" default:"500ms" placeholder:"DURATION" help:"Longest time until due work is noticed without a hint."`
+	DrainGrace      time.Duration `name:"drain-grace" env:"TANDEM_DRAIN_GRACE" default:"0s" placeholder:"DURATION" help:"How long to go on serving, not ready, after a signal to stop."`
+	ShutdownTimeout time.Duration `name:"shutdown-timeout" env:"TANDEM_SHUTDOWN_TIMEOUT" default:"20s" placeholder:"DURATION" help:"Bound on the whole stop, the drain grace included."`
+}
+
+// settingError is a setting that is wrong: one sentence that names it and the
+// fix.
+type settingError struct {
+	env    string
+	reason string
+}
+
+func (e *settingError) Error() string { return e.env + " " + e.reason }
+
+// settingOf are the settings behind the fields of app.Config whose names differ
+// from them by more than spelling.
+var settingOf = map[string]string{
+	"Addr": "TANDEM_ADDR", "PublicURL": "TANDEM_PUBLIC_URL", "Origins": "TANDEM_ORIGINS",
+	"TrustedProxies": "TANDEM_TRUSTED_PROXIES", "DrainGrace": "TANDEM_DRAIN_GRACE",
+}
+
+// check finds what is wrong before anything is opened.
+func (c *Config) check() error {
+	if err := checkDatabaseURL(c.DatabaseURL); err != nil {
+		return err
+	}
+	if _, err := c.logLevel(); err != nil {
+		return err
+	}
+	for env, d := range map[string]time.Duration{"TANDEM_POLL": c.Poll, "TANDEM_SHUTDOWN_TIMEOUT": c.ShutdownTimeout} {
+		if d <= 0 {
+			return &settingError{env, fmt.Sprintf("is %v; set a duration above 0, such as 1s", d)}
+		}
+	}
+	if c.Lease < time.Second {
+		return &settingError{"TANDEM_LEASE", fmt.Sprintf("is %v; set at least 1s", c.Lease)}
+	}
+	for env, n := range map[string]int{"TANDEM_WORKERS": c.Workers, "TANDEM_DATABASE_CONNS": c.DatabaseConns} {
+		if n < 1 || n > 1000 {
+			return &settingError{env, fmt.Sprintf("is %d; set a number from 1 to 1000", n)}
+		}
+	}
+	return nil
+}
+
+// checkDatabaseURL tells someone who has the wrong build which one they need.
+func checkDatabaseURL(url string) error {
+	scheme, rest, _ := strings.Cut(url, ":")
+	builds := map[string]string{
+		"sqlite":   "the default build (go run . serve)",
+		"postgres": "the build with -tags pg (go run -tags pg . serve)", "postgresql": "the build with -tags pg (go run -tags pg . serve)",
+		"memory": "the build with -tags memory (go run -tags memory . serve)",
+	}
+	build, known := builds[scheme]
+	switch {
+	case scheme == driverScheme || scheme == "postgresql" && driverScheme == "postgres":
+		if rest == "" && driverScheme != "memory" {
+			return &settingError{"TANDEM_DATABASE_URL", fmt.Sprintf("is %q; set %s", url, driverURLForm)}
+		}
+		return nil
+	case known:
+		return &settingError{"TANDEM_DATABASE_URL", fmt.Sprintf("begins with %s: but this is the %s build; use %s, or set %s",
+			scheme, driverName, build, driverURLForm)}
+	default:
+		return &settingError{"TANDEM_DATABASE_URL", fmt.Sprintf("is not a URL of this build (%s); set %s",
+			driverName, driverURLForm)}
+	}
+}
+
+// logLevel reads TANDEM_LOG.
+func (c *Config) logLevel() (least slog.Level, err error) {
+	level, format, _ := strings.Cut(c.Log, ",")
+	if err := least.UnmarshalText([]byte(level)); err != nil || format != "" && format != "json" && format != "text" {
+		return 0, &settingError{"TANDEM_LOG", fmt.Sprintf("is %q; set debug, info, warn or error, with ,json behind it for JSON", c.Log)}
+	}
+	return least, nil
+}
+
+// logger writes to w as TANDEM_LOG says.
+func (c *Config) logger(w io.Writer) *slog.Logger {
+	level, _ := c.logLevel() // checked already
+	o := &slog.HandlerOptions{Level: level}
+	if strings.HasSuffix(c.Log, ",json") {
+		return slog.New(slog.NewJSONHandler(w, o))
+	}
+	return slog.New(slog.NewTextHandler(w, o))
+}
+
+// application returns the settings of package app, checked.
+func (c *Config) application(output io.Writer) (app.Config, error) {
+	a := app.Config{
+		Addr: c.Addr, PublicURL: c.PublicURL, Origins: c.Origins, TrustedProxies: c.TrustedProxies,
+		MetricsToken: c.MetricsToken, Node: c.Node, Version: readVersion().Version, Driver: driverName, Output: output,
+		Workers: c.Workers, Lease: c.Lease, Poll: c.Poll, DrainGrace: c.DrainGrace, ShutdownTimeout: c.ShutdownTimeout,
+	}
+	if a.Node == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			host = "tandem"
+		}
+		a.Node = fmt.Sprintf("%s-%d", host, os.Getpid())
+	}
+	err := a.Complete()
+	if bad, ok := errors.AsType[*coord.InvalidError](err); ok {
+		return a, &settingError{settingOf[bad.Field], bad.Reason}
+	}
+	return a, err
+}

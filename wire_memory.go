@@ -1,0 +1,8 @@
+//go:build wireinject && memory
+
+package main
+
+import "github.com/google/wire"
+
+// driverSet opens the memory driver.
+var driverSet = wire.NewSet(openDatabase, newBackend, newStore)
