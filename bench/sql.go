@@ -1,0 +1,168 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"github.com/tandemhq/tandem/coord"
+	"github.com/tandemhq/tandem/coord/coordtest"
+)
+
+// statements are the plainest ones of a dialect. Their tables are copies of
+// ours, with the same columns and indexes.
+type statements struct {
+	claim   string // $1: how many; returns ids
+	release func(ids []int64) (string, []any)
+	decide  string // $1: key, $2: cost, $3: window; returns the new TAT
+	look    string // $1: key; returns the TAT
+	issue   string // $1: hash, $2: session
+	redeem  string // $1: hash; returns the session
+	publish string // $1: topic, $2: number, $3: payload
+	follow  string // $1: topic, $2: behind; returns number and payload
+	queue   string // $1: how many runs to queue
+	clear   string // deletes all runs
+}
+
+// sqlFloors measure by database/sql with prepared statements.
+type sqlFloors struct {
+	write, read *sql.DB
+	statements
+	args func(args ...any) []any // adds the clock for SQLite, which has none
+}
+
+func (s *sqlFloors) floor(ctx context.Context, w coordtest.Workload) (floor, error) {
+	prepare := func(db *sql.DB, text string) *sql.Stmt {
+		stmt, err := db.PrepareContext(ctx, text)
+		if err != nil {
+			panic(fmt.Sprintf("floor of %s: %v: %s", w.Name, err, text))
+		}
+		return stmt
+	}
+	random := make([]*rand.Rand, w.Callers)
+	for i := range random {
+		random[i] = rand.New(rand.NewPCG(3, uint64(i)))
+	}
+	var number atomic.Int64
+	payload := make([]byte, 200)
+	switch w.Name {
+	case "claim", "claim-single":
+		backlog, limit := 10_000, 100
+		if w.Name == "claim-single" {
+			backlog, limit = 1_000, 1
+		}
+		claim := prepare(s.write, s.claim)
+		return floor{
+			setup: func(ctx context.Context) error {
+				if _, err := s.write.ExecContext(ctx, s.clear); err != nil {
+					return err
+				}
+				_, err := s.write.ExecContext(ctx, s.queue, backlog)
+				return err
+			},
+			op: func(ctx context.Context, _ int) (int, error) {
+				ids, err := collect[int64](claim.QueryContext(ctx, s.args(limit)...))
+				if err != nil || len(ids) == 0 {
+					return 0, err
+				}
+				text, args := s.release(ids)
+				_, err = s.write.ExecContext(ctx, text, args...)
+				return len(ids), err
+			},
+		}, nil
+	case "decision-uniform":
+		decide := prepare(s.write, s.decide)
+		keys := make([][]byte, 10_000)
+		for i := range keys {
+			keys[i] = fmt.Appendf(nil, "uniform/%08d", i)
+		}
+		return floor{op: func(ctx context.Context, caller int) (int, error) {
+			_, err := collect[int64](decide.QueryContext(ctx, s.args(keys[random[caller].IntN(len(keys))], 1, 1_000_000)...))
+			return 1, err
+		}}, nil
+	case "decision-hot-denied":
+		look := prepare(s.read, s.look)
+		key := []byte("hot")
+		return floor{
+			setup: func(ctx context.Context) error {
+				_, err := collect[int64](prepare(s.write, s.decide).QueryContext(ctx, s.args(key, 1, 1_000_000)...))
+				return err
+			},
+			op: func(ctx context.Context, _ int) (int, error) {
+				_, err := collect[int64](look.QueryContext(ctx, key))
+				return 1, err
+			},
+		}, nil
+	case "ticket":
+		issue, redeem := prepare(s.write, s.issue), prepare(s.write, s.redeem)
+		return floor{op: func(ctx context.Context, caller int) (int, error) {
+			hash := coord.HashTicket(coord.NewTicketSecret())
+			if _, err := issue.ExecContext(ctx, s.args(hash[:], fmt.Sprint(caller))...); err != nil {
+				return 0, err
+			}
+			_, err := collect[string](redeem.QueryContext(ctx, hash[:]))
+			return 1, err
+		}}, nil
+	case "publish-many", "publish-hot":
+		publish := prepare(s.write, s.publish)
+		return floor{op: func(ctx context.Context, caller int) (int, error) {
+			_, err := publish.ExecContext(ctx, s.args(w.Name, number.Add(1), payload)...)
+			return 1, err
+		}}, nil
+	case "deliver":
+		publish, read := prepare(s.write, s.publish), prepare(s.read, s.follow)
+		behind := make([]int64, w.Callers)
+		topic := fmt.Sprintf("deliver/%d", w.Callers)
+		return floor{op: func(ctx context.Context, caller int) (int, error) {
+			if _, err := publish.ExecContext(ctx, s.args(topic, number.Add(1), payload)...); err != nil {
+				return 0, err
+			}
+			seqs, err := collectEvents(read.QueryContext(ctx, topic, behind[caller]))
+			if err != nil || len(seqs) == 0 {
+				return 0, err
+			}
+			behind[caller] = seqs[len(seqs)-1]
+			return len(seqs), nil
+		}}, nil
+	}
+	return floor{}, fmt.Errorf("no floor for the workload %q", w.Name)
+}
+
+// collect reads one column to its end.
+func collect[T any](rows *sql.Rows, err error) ([]T, error) {
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var all []T
+	for rows.Next() {
+		var v T
+		if err := rows.Scan(&v); err != nil {
+			return nil, err
+		}
+		all = append(all, v)
+	}
+	return all, rows.Err()
+}
+
+func collectEvents(rows *sql.Rows, err error) ([]int64, error) {
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var seqs []int64
+	for rows.Next() {
+		var seq int64
+		var payload []byte
+		if err := rows.Scan(&seq, &payload); err != nil {
+			return nil, err
+		}
+		seqs = append(seqs, seq)
+	}
+	return seqs, rows.Err()
+}
+
+func nowMicros() int64 { return time.Now().UnixMicro() }
