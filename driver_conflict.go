@@ -2,6 +2,6 @@
 
 package main
 
-// A program has one driver. This import can't be resolved, and the error that
-// the go command prints says why.
-import _ "one driver only: build with -tags pg or with -tags memory, not with both"
+// A program has one driver. The name below does not exist, so that the compiler
+// says what is wrong.
+var _ = theTagsPgAndMemoryExcludeEachOther_buildWithOneOfThem

@@ -1,4 +1,4 @@
-//go:build wireinject && memory
+//go:build wireinject && memory && !pg
 
 package main
 

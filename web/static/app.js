@@ -1,4 +1,4 @@
-import { html, render, useEffect, useState } from './vendor/htm-preact/standalone.module.js'
+import { html, render, useEffect, useLayoutEffect, useState } from './vendor/htm-preact/standalone.module.js'
 import { boot, currentRoom, onChange, state, unreadTotal } from './store.js'
 import { Boot, SetUp, SetUpMissing, SignIn, Unreachable } from './views/doors.js'
 import { Shell } from './views/shell.js'
@@ -7,7 +7,8 @@ const views = { boot: Boot, unreachable: Unreachable, setup: SetUp, unset: SetUp
 
 function App() {
   const [, redraw] = useState(0)
-  useEffect(() => onChange(() => redraw((n) => n + 1)), [])
+  // Not after the first paint: what changes before that would be missed.
+  useLayoutEffect(() => onChange(() => redraw((n) => n + 1)), [])
   useEffect(() => {
     const unread = state.view === 'app' ? unreadTotal() : 0
     const name = state.view === 'app' && currentRoom()?.name

@@ -35,7 +35,7 @@ type build struct {
 var builds = []build{
 	{"sqlite", "", "!wireinject && !pg && !memory"},
 	{"pg", "pg", "!wireinject && pg"},
-	{"memory", "memory", "!wireinject && memory"},
+	{"memory", "memory", "!wireinject && memory && !pg"},
 }
 
 func main() {

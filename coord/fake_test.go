@@ -1,0 +1,396 @@
+package coord
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"reflect"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+)
+
+// fake is a driver whose every method notes that it was called and returns err.
+type fake struct {
+	mu     sync.Mutex
+	err    error
+	called []string
+	hook   func() // runs inside every call
+}
+
+func (f *fake) call(method string) error {
+	f.mu.Lock()
+	f.called = append(f.called, method)
+	err, hook := f.err, f.hook
+	f.mu.Unlock()
+	if hook != nil {
+		hook()
+	}
+	return err
+}
+
+func (f *fake) fail(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.err = err
+}
+
+// calls returns the methods called since it was last asked.
+func (f *fake) calls() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	called := f.called
+	f.called = nil
+	return called
+}
+
+type (
+	fakeClaimer     struct{ *fake }
+	fakeTickets     struct{ *fake }
+	fakeLimiter     struct{ *fake }
+	fakeBroadcaster struct{ *fake }
+	fakeStream      struct{ *fake }
+	fakeTx          struct{ *fake }
+)
+
+func (f *fake) Claimer() Claimer           { return fakeClaimer{f} }
+func (f *fake) Tickets() Tickets           { return fakeTickets{f} }
+func (f *fake) Limiter() Limiter           { return fakeLimiter{f} }
+func (f *fake) Broadcaster() Broadcaster   { return fakeBroadcaster{f} }
+func (f *fake) Ping(context.Context) error { return f.call("Backend.Ping") }
+func (f *fake) Close(context.Context) error {
+	return f.call("Backend.Close")
+}
+
+func (f *fake) InTx(ctx context.Context, fn func(context.Context, Tx) error) error {
+	if err := f.call("Backend.InTx"); err != nil {
+		return err
+	}
+	return fn(ctx, fakeTx{f})
+}
+
+func (f fakeClaimer) PutTask(_ context.Context, t Task) (Task, error) {
+	return t, f.call("Claimer.PutTask")
+}
+func (f fakeClaimer) Task(context.Context, string) (Task, error) { return Task{}, f.call("Claimer.Task") }
+func (f fakeClaimer) Tasks(context.Context) iter.Seq2[Task, error] {
+	return func(yield func(Task, error) bool) {
+		if err := f.call("Claimer.Tasks"); err != nil {
+			yield(Task{}, err)
+			return
+		}
+		_ = yield(Task{Name: "a"}, nil) && yield(Task{Name: "b"}, nil)
+	}
+}
+func (f fakeClaimer) DeleteTask(context.Context, string) error { return f.call("Claimer.DeleteTask") }
+func (f fakeClaimer) PauseTask(context.Context, string, bool) error {
+	return f.call("Claimer.PauseTask")
+}
+
+func (f fakeClaimer) Trigger(context.Context, string, string) (Run, error) {
+	return Run{}, f.call("Claimer.Trigger")
+}
+
+func (f fakeClaimer) Enqueue(_ context.Context, runs ...NewRun) ([]Run, error) {
+	return make([]Run, len(runs)), f.call("Claimer.Enqueue")
+}
+
+func (f fakeClaimer) Claim(context.Context, ClaimOptions) ([]Claim, error) {
+	return []Claim{{Run: Run{ID: 1}, Token: 1}}, f.call("Claimer.Claim")
+}
+
+func (f fakeClaimer) Extend(_ context.Context, _ time.Duration, claims ...Claim) ([]Claim, error) {
+	return slices.Clone(claims), f.call("Claimer.Extend")
+}
+func (f fakeClaimer) Finish(context.Context, ...Result) error { return f.call("Claimer.Finish") }
+func (f fakeClaimer) Cancel(context.Context, RunID) error     { return f.call("Claimer.Cancel") }
+func (f fakeClaimer) Run(context.Context, RunID) (Run, error) { return Run{}, f.call("Claimer.Run") }
+func (f fakeClaimer) Runs(context.Context, RunFilter) iter.Seq2[Run, error] {
+	return func(yield func(Run, error) bool) {
+		if err := f.call("Claimer.Runs"); err != nil {
+			yield(Run{}, err)
+			return
+		}
+		_ = yield(Run{ID: 2}, nil) && yield(Run{ID: 1}, nil)
+	}
+}
+
+func (f fakeClaimer) Prune(context.Context, RunRetention) (int, error) {
+	return 1, f.call("Claimer.Prune")
+}
+func (f fakeClaimer) Hints() (<-chan struct{}, func()) { return nil, func() {} }
+
+func (f fakeTickets) Issue(context.Context, TicketFor) (Ticket, error) {
+	return Ticket{Secret: secret}, f.call("Tickets.Issue")
+}
+
+func (f fakeTickets) Redeem(context.Context, string, TicketUse) (TicketFor, error) {
+	return TicketFor{}, f.call("Tickets.Redeem")
+}
+func (f fakeTickets) Reap(context.Context) (int, error) { return 1, f.call("Tickets.Reap") }
+
+func (f fakeLimiter) Allow(context.Context, Limit) (Decision, error) {
+	return Decision{}, f.call("Limiter.Allow")
+}
+
+func (f fakeLimiter) AllowAll(_ context.Context, limits ...Limit) ([]Decision, error) {
+	return make([]Decision, len(limits)), f.call("Limiter.AllowAll")
+}
+
+func (f fakeLimiter) Peek(context.Context, Limit) (Decision, error) {
+	return Decision{}, f.call("Limiter.Peek")
+}
+func (f fakeLimiter) Reset(context.Context, string) error { return f.call("Limiter.Reset") }
+func (f fakeLimiter) Reap(context.Context) (int, error)   { return 1, f.call("Limiter.Reap") }
+
+func (f fakeBroadcaster) Publish(_ context.Context, events ...NewEvent) ([]Position, error) {
+	return make([]Position, len(events)), f.call("Broadcaster.Publish")
+}
+
+func (f fakeBroadcaster) Subscribe(context.Context, map[string]Position) (Stream, error) {
+	if err := f.call("Broadcaster.Subscribe"); err != nil {
+		return nil, err
+	}
+	return fakeStream{f.fake}, nil
+}
+
+func (f fakeBroadcaster) Read(context.Context, string, Position, int) ([]Event, error) {
+	return nil, f.call("Broadcaster.Read")
+}
+
+func (f fakeBroadcaster) Heads(context.Context, ...string) (map[string]Position, error) {
+	return nil, f.call("Broadcaster.Heads")
+}
+
+func (f fakeBroadcaster) Trim(context.Context, EventRetention) (int, error) {
+	return 1, f.call("Broadcaster.Trim")
+}
+
+func (f fakeStream) Next(context.Context) ([]Event, error) {
+	return []Event{{Topic: "t"}}, f.call("Stream.Next")
+}
+
+func (f fakeStream) Add(context.Context, map[string]Position) error { return f.call("Stream.Add") }
+func (f fakeStream) Remove(...string)                               { _ = f.call("Stream.Remove") }
+func (f fakeStream) Positions() map[string]Position                 { return map[string]Position{"t": Start} }
+func (f fakeStream) Close()                                         { _ = f.call("Stream.Close") }
+
+func (f fakeTx) PutTask(_ context.Context, t Task) (Task, error) { return t, f.call("Tx.PutTask") }
+func (f fakeTx) Enqueue(_ context.Context, runs ...NewRun) ([]Run, error) {
+	return make([]Run, len(runs)), f.call("Tx.Enqueue")
+}
+func (f fakeTx) Finish(context.Context, ...Result) error    { return f.call("Tx.Finish") }
+func (f fakeTx) Publish(context.Context, ...NewEvent) error { return f.call("Tx.Publish") }
+func (f fakeTx) Unwrap() any                                { return f.fake }
+
+// secret is that of a ticket. It must not turn up anywhere.
+const secret = "s3cr3t-s3cr3t-s3cr3t-0"
+
+// objects are what the operations are called on.
+type objects struct {
+	b  Backend
+	s  Stream
+	tx Tx
+}
+
+// operation is one method with a good request.
+type operation struct {
+	method string // of the interface, as the fake notes it
+	op     string // as errors and observations name it
+	key    string
+	items  int
+	do     func(ctx context.Context, o objects) error
+}
+
+func one[T any](_ T, err error) error { return err }
+
+// last drains a listing.
+func last[T any](list iter.Seq2[T, error]) (last error) {
+	for _, err := range list {
+		last = err
+	}
+	return last
+}
+
+var (
+	okTask   = Task{Name: "nightly", Kind: "k", Schedule: "@daily"}
+	okClaim  = Claim{Run: Run{ID: 7}, Token: 3}
+	okResult = Result{Claim: okClaim, Outcome: Succeed}
+	okLimit  = Limit{Key: "sign-in", Rate: 3, Per: time.Minute}
+	okFrom   = map[string]Position{"t": Head}
+	okEvent  = NewEvent{Topic: "room:1", Kind: "k"}
+	okTicket = TicketFor{Purpose: "ws", User: "ann", Session: "s"}
+)
+
+var operations = []operation{
+	{"Backend.Ping", "backend.ping", "", 1, func(ctx context.Context, o objects) error { return o.b.Ping(ctx) }},
+	{"Backend.InTx", "backend.tx", "", 1, func(ctx context.Context, o objects) error {
+		return o.b.InTx(ctx, func(context.Context, Tx) error { return nil })
+	}},
+
+	{"Claimer.PutTask", "claimer.put_task", "nightly", 1, func(ctx context.Context, o objects) error {
+		return one(o.b.Claimer().PutTask(ctx, okTask))
+	}},
+	{"Claimer.Task", "claimer.task", "nightly", 1, func(ctx context.Context, o objects) error {
+		return one(o.b.Claimer().Task(ctx, "nightly"))
+	}},
+	{"Claimer.Tasks", "claimer.tasks", "", 1, func(ctx context.Context, o objects) error {
+		return last(o.b.Claimer().Tasks(ctx))
+	}},
+	{"Claimer.DeleteTask", "claimer.delete_task", "nightly", 1, func(ctx context.Context, o objects) error {
+		return o.b.Claimer().DeleteTask(ctx, "nightly")
+	}},
+	{"Claimer.PauseTask", "claimer.pause_task", "nightly", 1, func(ctx context.Context, o objects) error {
+		return o.b.Claimer().PauseTask(ctx, "nightly", true)
+	}},
+	{"Claimer.Trigger", "claimer.trigger", "nightly", 1, func(ctx context.Context, o objects) error {
+		return one(o.b.Claimer().Trigger(ctx, "nightly", "key"))
+	}},
+	{"Claimer.Enqueue", "claimer.enqueue", "", 2, func(ctx context.Context, o objects) error {
+		return one(o.b.Claimer().Enqueue(ctx, NewRun{Kind: "a"}, NewRun{Kind: "b"}))
+	}},
+	{"Claimer.Claim", "claimer.claim", "me", 9, func(ctx context.Context, o objects) error {
+		return one(o.b.Claimer().Claim(ctx, ClaimOptions{Worker: "me", Kinds: []string{"k"}, Limit: 9, Lease: time.Minute}))
+	}},
+	{"Claimer.Extend", "claimer.extend", "", 1, func(ctx context.Context, o objects) error {
+		return one(o.b.Claimer().Extend(ctx, time.Minute, okClaim))
+	}},
+	{"Claimer.Finish", "claimer.finish", "7", 1, func(ctx context.Context, o objects) error {
+		return o.b.Claimer().Finish(ctx, okResult)
+	}},
+	{"Claimer.Cancel", "claimer.cancel", "7", 1, func(ctx context.Context, o objects) error {
+		return o.b.Claimer().Cancel(ctx, 7)
+	}},
+	{"Claimer.Run", "claimer.run", "7", 1, func(ctx context.Context, o objects) error {
+		return one(o.b.Claimer().Run(ctx, 7))
+	}},
+	{"Claimer.Runs", "claimer.runs", "", 1, func(ctx context.Context, o objects) error {
+		return last(o.b.Claimer().Runs(ctx, RunFilter{}))
+	}},
+	{"Claimer.Prune", "claimer.prune", "", 1, func(ctx context.Context, o objects) error {
+		return one(o.b.Claimer().Prune(ctx, RunRetention{Keep: 1}))
+	}},
+
+	{"Tickets.Issue", "tickets.issue", "ann", 1, func(ctx context.Context, o objects) error {
+		return one(o.b.Tickets().Issue(ctx, okTicket))
+	}},
+	{"Tickets.Redeem", "tickets.redeem", "", 1, func(ctx context.Context, o objects) error {
+		return one(o.b.Tickets().Redeem(ctx, secret, TicketUse{Purpose: "ws"}))
+	}},
+	{"Tickets.Reap", "tickets.reap", "", 1, func(ctx context.Context, o objects) error {
+		return one(o.b.Tickets().Reap(ctx))
+	}},
+
+	{"Limiter.Allow", "limiter.allow", "sign-in", 1, func(ctx context.Context, o objects) error {
+		return one(o.b.Limiter().Allow(ctx, okLimit))
+	}},
+	{"Limiter.AllowAll", "limiter.allow_all", "", 1, func(ctx context.Context, o objects) error {
+		return one(o.b.Limiter().AllowAll(ctx, okLimit))
+	}},
+	{"Limiter.Peek", "limiter.peek", "sign-in", 1, func(ctx context.Context, o objects) error {
+		return one(o.b.Limiter().Peek(ctx, okLimit))
+	}},
+	{"Limiter.Reset", "limiter.reset", "sign-in", 1, func(ctx context.Context, o objects) error {
+		return o.b.Limiter().Reset(ctx, "sign-in")
+	}},
+	{"Limiter.Reap", "limiter.reap", "", 1, func(ctx context.Context, o objects) error {
+		return one(o.b.Limiter().Reap(ctx))
+	}},
+
+	{"Broadcaster.Publish", "broadcaster.publish", "room:1", 1, func(ctx context.Context, o objects) error {
+		return one(o.b.Broadcaster().Publish(ctx, okEvent))
+	}},
+	{"Broadcaster.Subscribe", "broadcaster.subscribe", "", 1, func(ctx context.Context, o objects) error {
+		return one(o.b.Broadcaster().Subscribe(ctx, okFrom))
+	}},
+	{"Broadcaster.Read", "broadcaster.read", "t", 1, func(ctx context.Context, o objects) error {
+		return one(o.b.Broadcaster().Read(ctx, "t", Start, 1))
+	}},
+	{"Broadcaster.Heads", "broadcaster.heads", "", 2, func(ctx context.Context, o objects) error {
+		return one(o.b.Broadcaster().Heads(ctx, "t", "u"))
+	}},
+	{"Broadcaster.Trim", "broadcaster.trim", "room:", 1, func(ctx context.Context, o objects) error {
+		return one(o.b.Broadcaster().Trim(ctx, EventRetention{Prefix: "room:", Keep: 1}))
+	}},
+
+	{"Stream.Next", "stream.next", "", 0, func(ctx context.Context, o objects) error { return one(o.s.Next(ctx)) }},
+	{"Stream.Add", "stream.add", "", 1, func(ctx context.Context, o objects) error { return o.s.Add(ctx, okFrom) }},
+
+	{"Tx.PutTask", "tx.put_task", "nightly", 1, func(ctx context.Context, o objects) error {
+		return one(o.tx.PutTask(ctx, okTask))
+	}},
+	{"Tx.Enqueue", "tx.enqueue", "", 1, func(ctx context.Context, o objects) error {
+		return one(o.tx.Enqueue(ctx, NewRun{Kind: "k"}))
+	}},
+	{"Tx.Finish", "tx.finish", "7", 1, func(ctx context.Context, o objects) error { return o.tx.Finish(ctx, okResult) }},
+	{"Tx.Publish", "tx.publish", "room:1", 1, func(ctx context.Context, o objects) error { return o.tx.Publish(ctx, okEvent) }},
+
+	{"Backend.Close", "backend.close", "", 0, func(ctx context.Context, o objects) error { return o.b.Close(ctx) }},
+}
+
+// withoutError are the methods that can't fail.
+var withoutError = []string{
+	"Backend.Claimer", "Backend.Tickets", "Backend.Limiter", "Backend.Broadcaster",
+	"Claimer.Hints", "Stream.Remove", "Stream.Positions", "Stream.Close", "Tx.Unwrap",
+}
+
+// TestEveryMethodIsTested fails when an interface gets a method that the tables
+// above do not know.
+func TestEveryMethodIsTested(t *testing.T) {
+	known := slices.Clone(withoutError)
+	for _, op := range operations {
+		known = append(known, op.method)
+	}
+	var all []string
+	for _, i := range []reflect.Type{
+		reflect.TypeFor[Backend](), reflect.TypeFor[Claimer](), reflect.TypeFor[Tickets](), reflect.TypeFor[Limiter](),
+		reflect.TypeFor[Broadcaster](), reflect.TypeFor[Stream](), reflect.TypeFor[Tx](),
+	} {
+		for m := range i.Methods() {
+			name := i.Name() + "." + m.Name
+			all = append(all, name)
+			if !slices.Contains(known, name) {
+				t.Errorf("%s is in no table of the tests", name)
+			}
+		}
+	}
+	for _, name := range known {
+		if !slices.Contains(all, name) {
+			t.Errorf("there is no method %s", name)
+		}
+	}
+}
+
+// within calls the operation with good objects, those of a transaction inside
+// one whose own error must be that of the operation.
+func (op operation) within(ctx context.Context, t *testing.T, f *fake, b Backend) error {
+	t.Helper()
+	f.mu.Lock()
+	err := f.err
+	f.err = nil
+	f.mu.Unlock()
+	o := objects{b: b}
+	var openErr error
+	if o.s, openErr = b.Broadcaster().Subscribe(context.WithoutCancel(ctx), nil); openErr != nil {
+		t.Fatal(openErr)
+	}
+	if op.method[:2] != "Tx" {
+		f.fail(err)
+		f.calls()
+		return op.do(ctx, o)
+	}
+	var got error
+	own := errors.New("own")
+	txErr := b.InTx(context.WithoutCancel(ctx), func(_ context.Context, tx Tx) error {
+		o.tx = tx
+		f.fail(err)
+		f.calls()
+		got = op.do(ctx, o)
+		return own
+	})
+	if txErr != own { //nolint:errorlint // it must be the very same
+		t.Errorf("%s: InTx returned %v", op.method, txErr)
+	}
+	return got
+}
