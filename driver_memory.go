@@ -52,7 +52,7 @@ func (d *database) status(ctx context.Context) ([]migrations.Migration, error) {
 }
 
 func newBackend(ctx context.Context, _ migratedDatabase, m *metrics.Metrics, log *slog.Logger) (coord.Backend, func(), error) {
-	b := memory.Open(memory.Options{Logger: log, Observer: m})
+	b := memory.Open(memory.Options{Options: coord.Options{Logger: log, Observer: m}})
 	return b, closer(ctx, b, log), nil
 }
 

@@ -47,11 +47,12 @@ type Claimer interface {
 	// again: the earlier run is returned, with Duplicate set.
 	Enqueue(ctx context.Context, runs ...NewRun) ([]Run, error)
 
-	// Claim first turns due occurrences of tasks into queued runs, then takes up
-	// to o.Limit due runs of the kinds it can handle, by priority and due time,
-	// and leases them. A run whose lease ran out is taken again with a higher
-	// attempt and token, by the same statement; one that may not run again ends
-	// as failed instead. Nothing due is an empty result.
+	// Claim takes up to o.Limit due runs of the kinds it can handle, by priority
+	// and due time, and leases them. Due occurrences of tasks of those kinds become
+	// runs on the way. A run whose lease ran out is taken again with a higher
+	// attempt and token, by the same statement; one that may not run again ends as
+	// failed instead, or as cancelled if that was asked, and may count against the
+	// limit. Nothing due is an empty result.
 	//
 	// The Deadline of each claim counts on this process's clock from before the
 	// request, so it ends before the lease does.
@@ -74,7 +75,8 @@ type Claimer interface {
 	// Runs lists runs, the newest first.
 	Runs(ctx context.Context, f RunFilter) iter.Seq2[Run, error]
 	// Prune deletes a bounded number of ended runs that the retention no longer
-	// covers and returns how many. Call it until it returns 0.
+	// covers and returns how many. Call it until it returns 0. With a run its
+	// unique key is forgotten.
 	Prune(ctx context.Context, r RunRetention) (int, error)
 
 	// Hints returns a channel that receives when runs may have become due sooner

@@ -11,7 +11,6 @@ package memory
 
 import (
 	"context"
-	"log/slog"
 	"sync"
 	"time"
 
@@ -32,9 +31,8 @@ type Options struct {
 	// microsecond, while the state that it decides about is locked.
 	Now func() time.Time
 	// Retain is how many events of a topic are kept; default DefaultRetain.
-	Retain   int
-	Logger   *slog.Logger   // default: discards
-	Observer coord.Observer // default: none
+	Retain int
+	coord.Options
 }
 
 // Store is what backends share.
@@ -63,7 +61,7 @@ func NewStore(o Options) *Store {
 	s := &Store{
 		clock:    o.Now,
 		retain:   o.Retain,
-		observed: coord.Options{Logger: o.Logger, Observer: o.Observer},
+		observed: o.Options,
 		hubs:     make(map[*feed.Hub]struct{}),
 		lock:     make(lock, 1),
 		work:     newWork(),

@@ -63,10 +63,6 @@ func (sh *limitShard) reap(now int64, most int) (n int) {
 	return n
 }
 
-// heals reports whether a denial too has to store the bucket: a debt beyond the
-// window, as after a clock that stepped back, would be denied until then.
-func heals(g coord.GCRA, tat, now int64) bool { return tat > now+g.Window }
-
 type limiter struct{ store *Store }
 
 func (l limiter) decide(ctx context.Context, limit coord.Limit, take bool) (coord.Decision, error) {
@@ -79,7 +75,7 @@ func (l limiter) decide(ctx context.Context, limit coord.Limit, take bool) (coor
 	now := l.store.clock().UnixMicro()
 	g, before := limit.GCRA(), sh.tats[limit.Key]
 	d, tat := g.Decide(before, now)
-	if take && (d.Allowed || heals(g, before, now)) {
+	if take && (d.Allowed || tat < before) {
 		sh.put(limit.Key, tat, now)
 	}
 	return d, nil
@@ -114,15 +110,9 @@ func (l limiter) AllowAll(ctx context.Context, limits ...coord.Limit) ([]coord.D
 	for i, limit := range limits {
 		tats[i] = l.store.limits.shards[shards[i]].tats[limit.Key]
 	}
-	decisions, charged := coord.DecideAll(limits, tats, now)
-	for i, limit := range limits {
-		sh := &l.store.limits.shards[shards[i]]
-		switch g := limit.GCRA(); {
-		case charged != nil:
-			sh.put(limit.Key, charged[i], now)
-		case heals(g, tats[i], now):
-			sh.put(limit.Key, now+g.Window, now)
-		}
+	decisions, changed := coord.DecideAll(limits, tats, now)
+	for i, tat := range changed {
+		l.store.limits.shards[shards[i]].put(limits[i].Key, tat, now)
 	}
 	return decisions, nil
 }

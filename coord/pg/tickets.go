@@ -15,7 +15,9 @@ func (t tickets) Issue(ctx context.Context, f coord.TicketFor) (coord.Ticket, er
 	var expires []row.Moment
 	err := t.b.db.NewRaw(`WITH replaced AS (
 			DELETE FROM coord_tickets WHERE id IN (
-				SELECT id FROM coord_tickets WHERE session_id = ? ORDER BY id DESC OFFSET ?)
+				SELECT id FROM coord_tickets WHERE id IN (
+					SELECT id FROM coord_tickets WHERE session_id = ? ORDER BY id DESC OFFSET ?)
+				FOR UPDATE SKIP LOCKED)
 		)
 		INSERT INTO coord_tickets (hash, purpose, user_id, session_id, origin, scope, ttl, expires_at)
 		VALUES (?, ?, ?, ?, ?, ?, ?, coord_clock() + ? * interval '1 microsecond') RETURNING expires_at AS at`,
@@ -28,14 +30,23 @@ func (t tickets) Issue(ctx context.Context, f coord.TicketFor) (coord.Ticket, er
 }
 
 // Redeem burns first and looks afterwards. Issuers that race may leave more
-// tickets of a session than are good; the count of newer ones tells.
+// tickets of a session than are good. The count of newer ones tells, and they go
+// along, so that none becomes good again when a newer one is used up.
 func (t tickets) Redeem(ctx context.Context, secret string, use coord.TicketUse) (coord.TicketFor, error) {
 	hash := coord.HashTicket(secret)
 	var rows []row.Ticket
-	err := t.b.db.NewRaw(`DELETE FROM coord_tickets t WHERE hash = ?
-		RETURNING purpose, user_id, session_id, origin, scope, ttl, expires_at <= coord_clock() AS expired,
-			(SELECT count(*) FROM coord_tickets n WHERE n.session_id = t.session_id AND n.id > t.id) AS newer`,
-		hash[:]).Scan(ctx, &rows)
+	err := t.b.db.NewRaw(`WITH burnt AS (
+			DELETE FROM coord_tickets t WHERE hash = ?
+			RETURNING purpose, user_id, session_id, origin, scope, ttl, expires_at <= coord_clock() AS expired,
+				(SELECT count(*) FROM coord_tickets n WHERE n.session_id = t.session_id AND n.id > t.id) AS newer
+		), replaced AS (
+			DELETE FROM coord_tickets WHERE id IN (
+				SELECT id FROM coord_tickets o WHERE id IN (
+					SELECT x.id FROM burnt CROSS JOIN LATERAL (
+						SELECT id FROM coord_tickets WHERE session_id = burnt.session_id ORDER BY id DESC OFFSET ?) AS x)
+				FOR UPDATE OF o SKIP LOCKED)
+		)
+		SELECT * FROM burnt`, hash[:], coord.MaxTickets).Scan(ctx, &rows)
 	switch {
 	case err != nil:
 		return coord.TicketFor{}, storeError(ctx, err)
