@@ -73,7 +73,11 @@ func (f *fake) InTx(ctx context.Context, fn func(context.Context, Tx) error) err
 func (f fakeClaimer) PutTask(_ context.Context, t Task) (Task, error) {
 	return t, f.call("Claimer.PutTask")
 }
-func (f fakeClaimer) Task(context.Context, string) (Task, error) { return Task{}, f.call("Claimer.Task") }
+
+func (f fakeClaimer) Task(context.Context, string) (Task, error) {
+	return Task{}, f.call("Claimer.Task")
+}
+
 func (f fakeClaimer) Tasks(context.Context) iter.Seq2[Task, error] {
 	return func(yield func(Task, error) bool) {
 		if err := f.call("Claimer.Tasks"); err != nil {
@@ -83,7 +87,9 @@ func (f fakeClaimer) Tasks(context.Context) iter.Seq2[Task, error] {
 		_ = yield(Task{Name: "a"}, nil) && yield(Task{Name: "b"}, nil)
 	}
 }
+
 func (f fakeClaimer) DeleteTask(context.Context, string) error { return f.call("Claimer.DeleteTask") }
+
 func (f fakeClaimer) PauseTask(context.Context, string, bool) error {
 	return f.call("Claimer.PauseTask")
 }
@@ -106,6 +112,7 @@ func (f fakeClaimer) Extend(_ context.Context, _ time.Duration, claims ...Claim)
 func (f fakeClaimer) Finish(context.Context, ...Result) error { return f.call("Claimer.Finish") }
 func (f fakeClaimer) Cancel(context.Context, RunID) error     { return f.call("Claimer.Cancel") }
 func (f fakeClaimer) Run(context.Context, RunID) (Run, error) { return Run{}, f.call("Claimer.Run") }
+
 func (f fakeClaimer) Runs(context.Context, RunFilter) iter.Seq2[Run, error] {
 	return func(yield func(Run, error) bool) {
 		if err := f.call("Claimer.Runs"); err != nil {
@@ -152,7 +159,7 @@ func (f fakeBroadcaster) Subscribe(context.Context, map[string]Position) (Stream
 	if err := f.call("Broadcaster.Subscribe"); err != nil {
 		return nil, err
 	}
-	return fakeStream{f.fake}, nil
+	return fakeStream(f), nil
 }
 
 func (f fakeBroadcaster) Read(context.Context, string, Position, int) ([]Event, error) {

@@ -338,6 +338,23 @@ func TestPostgreSQLNeedsTwoConnections(t *testing.T) {
 	mustUp(t, db, PostgreSQL, Coord)
 }
 
+// TestSQLiteNeedsOneConnection has a database that lives in its only connection.
+func TestSQLiteNeedsOneConnection(t *testing.T) {
+	db, err := openDB(SQLite, ":memory:")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	db.SetMaxOpenConns(1)
+	mustUp(t, db, SQLite, sets...)
+	if again := mustUp(t, db, SQLite, sets...); len(again) != 0 {
+		t.Errorf("Up, again, applied %v", again)
+	}
+	if _, pending := mustStatus(t, db, SQLite, sets...); pending != 0 {
+		t.Errorf("%d migrations are pending", pending)
+	}
+}
+
 func TestUpGivesUpWithItsContext(t *testing.T) {
 	db, _ := fresh(t, PostgreSQL)
 	unlock, err := lock(t.Context(), db, PostgreSQL)

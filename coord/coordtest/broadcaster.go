@@ -204,10 +204,16 @@ var broadcasterTests = []test{
 	{"payloads of every size and script", func(f *fixture) {
 		stream := f.subscribe(f.two, at("t", coord.Head))
 		payloads := [][]byte{
-			nil, {}, []byte("x"), bytes.Repeat([]byte("a"), 7_999), bytes.Repeat([]byte("b"),
+			nil,
+			{},
+			[]byte("x"), bytes.Repeat([]byte("a"), 7_999), bytes.Repeat([]byte("b"),
 				8_000), bytes.Repeat([]byte("c"), 1_000_000),
-			bytes.Repeat([]byte{0xFE}, coord.MaxPayload), []byte("😀👩‍👩‍👧‍👦 שלום مرحبا \u202e\u0000"), {0, 0xFF, 0xFE,
-				'\''}, []byte("short again"),
+			bytes.Repeat([]byte{0xFE}, coord.MaxPayload), []byte("😀👩‍👩‍👧‍👦 שלום مرحبا \u202e\u0000"),
+			{
+				0, 0xFF, 0xFE,
+				'\'',
+			},
+			[]byte("short again"),
 		}
 		for i, payload := range payloads {
 			sent := bytes.Clone(payload)

@@ -131,7 +131,7 @@ func Run(t *testing.T, h Harness) {
 // fixture is what one test works with: a store of its own and two handles on it.
 type fixture struct {
 	*testing.T
-	ctx      context.Context
+	ctx      context.Context //nolint:containedctx // that of the test
 	harness  Harness
 	store    Store
 	one, two coord.Backend // the same handle where a store can have only one

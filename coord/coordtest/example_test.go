@@ -50,8 +50,8 @@ func benchmarkDriver(b *testing.B) {
 // The author of a driver adds two functions to its tests and makes them pass.
 func Example() {
 	var (
-		TestConformance func(t *testing.T) = testConformance
-		BenchmarkDriver func(b *testing.B) = benchmarkDriver
+		TestConformance = testConformance
+		BenchmarkDriver = benchmarkDriver
 	)
 	_, _ = TestConformance, BenchmarkDriver
 }

@@ -129,7 +129,7 @@ func (i *injector) read(ctx context.Context, op string, call func() error) error
 
 // answer makes a call with a result, which is lost with the answer.
 func answer[T any](
-	meet func(context.Context, string, func() error) error, ctx context.Context, op string, call func() (T, error),
+	ctx context.Context, meet func(context.Context, string, func() error) error, op string, call func() (T, error),
 ) (result T, err error) {
 	err = meet(ctx, op, func() (err error) {
 		result, err = call()
@@ -144,7 +144,9 @@ func answer[T any](
 
 // isLost reports whether an error is the injector's own: such a call has no
 // result, while one that is fenced may have.
-func isLost(err error) bool { return err == coord.ErrUnknownOutcome || err == coord.ErrUnavailable }
+func isLost(err error) bool {
+	return err == coord.ErrUnknownOutcome || err == coord.ErrUnavailable //nolint:errorlint // the very errors
+}
 
 type faulty struct {
 	coord.Backend
@@ -183,11 +185,11 @@ type faultyTx struct {
 }
 
 func (f faultyTx) PutTask(ctx context.Context, t coord.Task) (coord.Task, error) {
-	return answer(f.read, ctx, "tx.put_task", func() (coord.Task, error) { return f.Tx.PutTask(ctx, t) })
+	return answer(ctx, f.read, "tx.put_task", func() (coord.Task, error) { return f.Tx.PutTask(ctx, t) })
 }
 
 func (f faultyTx) Enqueue(ctx context.Context, runs ...coord.NewRun) ([]coord.Run, error) {
-	return answer(f.read, ctx, "tx.enqueue", func() ([]coord.Run, error) { return f.Tx.Enqueue(ctx, runs...) })
+	return answer(ctx, f.read, "tx.enqueue", func() ([]coord.Run, error) { return f.Tx.Enqueue(ctx, runs...) })
 }
 
 func (f faultyTx) Finish(ctx context.Context, results ...coord.Result) error {
@@ -204,15 +206,15 @@ type faultyClaimer struct {
 }
 
 func (f faultyClaimer) PutTask(ctx context.Context, t coord.Task) (coord.Task, error) {
-	return answer(f.write, ctx, "claimer.put_task", func() (coord.Task, error) { return f.Claimer.PutTask(ctx, t) })
+	return answer(ctx, f.write, "claimer.put_task", func() (coord.Task, error) { return f.Claimer.PutTask(ctx, t) })
 }
 
 func (f faultyClaimer) Task(ctx context.Context, name string) (coord.Task, error) {
-	return answer(f.read, ctx, "claimer.task", func() (coord.Task, error) { return f.Claimer.Task(ctx, name) })
+	return answer(ctx, f.read, "claimer.task", func() (coord.Task, error) { return f.Claimer.Task(ctx, name) })
 }
 
 func (f faultyClaimer) Tasks(ctx context.Context) iter.Seq2[coord.Task, error] {
-	return listing(f.injector, ctx, "claimer.tasks", f.Claimer.Tasks(ctx))
+	return listing(ctx, f.injector, "claimer.tasks", f.Claimer.Tasks(ctx))
 }
 
 func (f faultyClaimer) DeleteTask(ctx context.Context, name string) error {
@@ -224,20 +226,21 @@ func (f faultyClaimer) PauseTask(ctx context.Context, name string, paused bool) 
 }
 
 func (f faultyClaimer) Trigger(ctx context.Context, name, key string) (coord.Run, error) {
-	return answer(f.write, ctx, "claimer.trigger", func() (coord.Run, error) { return f.Claimer.Trigger(ctx, name, key) })
+	return answer(ctx, f.write, "claimer.trigger", func() (coord.Run, error) { return f.Claimer.Trigger(ctx, name, key) })
 }
 
 func (f faultyClaimer) Enqueue(ctx context.Context, runs ...coord.NewRun) ([]coord.Run, error) {
-	return answer(f.write, ctx, "claimer.enqueue", func() ([]coord.Run, error) { return f.Claimer.Enqueue(ctx, runs...) })
+	return answer(ctx, f.write, "claimer.enqueue", func() ([]coord.Run, error) { return f.Claimer.Enqueue(ctx, runs...) })
 }
 
 func (f faultyClaimer) Claim(ctx context.Context, o coord.ClaimOptions) ([]coord.Claim, error) {
-	return answer(f.write, ctx, "claimer.claim", func() ([]coord.Claim, error) { return f.Claimer.Claim(ctx, o) })
+	return answer(ctx, f.write, "claimer.claim", func() ([]coord.Claim, error) { return f.Claimer.Claim(ctx, o) })
 }
 
 func (f faultyClaimer) Extend(ctx context.Context, lease time.Duration, claims ...coord.Claim) ([]coord.Claim, error) {
-	return answer(f.write, ctx, "claimer.extend", func() ([]coord.Claim,
-		error) {
+	return answer(ctx, f.write, "claimer.extend", func() ([]coord.Claim,
+		error,
+	) {
 		return f.Claimer.Extend(ctx, lease, claims...)
 	})
 }
@@ -251,19 +254,19 @@ func (f faultyClaimer) Cancel(ctx context.Context, id coord.RunID) error {
 }
 
 func (f faultyClaimer) Run(ctx context.Context, id coord.RunID) (coord.Run, error) {
-	return answer(f.read, ctx, "claimer.run", func() (coord.Run, error) { return f.Claimer.Run(ctx, id) })
+	return answer(ctx, f.read, "claimer.run", func() (coord.Run, error) { return f.Claimer.Run(ctx, id) })
 }
 
 func (f faultyClaimer) Runs(ctx context.Context, filter coord.RunFilter) iter.Seq2[coord.Run, error] {
-	return listing(f.injector, ctx, "claimer.runs", f.Claimer.Runs(ctx, filter))
+	return listing(ctx, f.injector, "claimer.runs", f.Claimer.Runs(ctx, filter))
 }
 
 func (f faultyClaimer) Prune(ctx context.Context, r coord.RunRetention) (int, error) {
-	return answer(f.write, ctx, "claimer.prune", func() (int, error) { return f.Claimer.Prune(ctx, r) })
+	return answer(ctx, f.write, "claimer.prune", func() (int, error) { return f.Claimer.Prune(ctx, r) })
 }
 
 // listing lets a listing meet its fault before its first item.
-func listing[T any](i *injector, ctx context.Context, op string, list iter.Seq2[T, error]) iter.Seq2[T, error] {
+func listing[T any](ctx context.Context, i *injector, op string, list iter.Seq2[T, error]) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		if err := i.read(ctx, op, func() error { return nil }); err != nil {
 			var none T
@@ -280,18 +283,19 @@ type faultyTickets struct {
 }
 
 func (f faultyTickets) Issue(ctx context.Context, t coord.TicketFor) (coord.Ticket, error) {
-	return answer(f.write, ctx, "tickets.issue", func() (coord.Ticket, error) { return f.Tickets.Issue(ctx, t) })
+	return answer(ctx, f.write, "tickets.issue", func() (coord.Ticket, error) { return f.Tickets.Issue(ctx, t) })
 }
 
 func (f faultyTickets) Redeem(ctx context.Context, secret string, use coord.TicketUse) (coord.TicketFor, error) {
-	return answer(f.write, ctx, "tickets.redeem", func() (coord.TicketFor,
-		error) {
+	return answer(ctx, f.write, "tickets.redeem", func() (coord.TicketFor,
+		error,
+	) {
 		return f.Tickets.Redeem(ctx, secret, use)
 	})
 }
 
 func (f faultyTickets) Reap(ctx context.Context) (int, error) {
-	return answer(f.write, ctx, "tickets.reap", func() (int, error) { return f.Tickets.Reap(ctx) })
+	return answer(ctx, f.write, "tickets.reap", func() (int, error) { return f.Tickets.Reap(ctx) })
 }
 
 type faultyLimiter struct {
@@ -300,18 +304,19 @@ type faultyLimiter struct {
 }
 
 func (f faultyLimiter) Allow(ctx context.Context, l coord.Limit) (coord.Decision, error) {
-	return answer(f.write, ctx, "limiter.allow", func() (coord.Decision, error) { return f.Limiter.Allow(ctx, l) })
+	return answer(ctx, f.write, "limiter.allow", func() (coord.Decision, error) { return f.Limiter.Allow(ctx, l) })
 }
 
 func (f faultyLimiter) AllowAll(ctx context.Context, limits ...coord.Limit) ([]coord.Decision, error) {
-	return answer(f.write, ctx, "limiter.allow_all", func() ([]coord.Decision,
-		error) {
+	return answer(ctx, f.write, "limiter.allow_all", func() ([]coord.Decision,
+		error,
+	) {
 		return f.Limiter.AllowAll(ctx, limits...)
 	})
 }
 
 func (f faultyLimiter) Peek(ctx context.Context, l coord.Limit) (coord.Decision, error) {
-	return answer(f.read, ctx, "limiter.peek", func() (coord.Decision, error) { return f.Limiter.Peek(ctx, l) })
+	return answer(ctx, f.read, "limiter.peek", func() (coord.Decision, error) { return f.Limiter.Peek(ctx, l) })
 }
 
 func (f faultyLimiter) Reset(ctx context.Context, key string) error {
@@ -319,7 +324,7 @@ func (f faultyLimiter) Reset(ctx context.Context, key string) error {
 }
 
 func (f faultyLimiter) Reap(ctx context.Context) (int, error) {
-	return answer(f.write, ctx, "limiter.reap", func() (int, error) { return f.Limiter.Reap(ctx) })
+	return answer(ctx, f.write, "limiter.reap", func() (int, error) { return f.Limiter.Reap(ctx) })
 }
 
 type faultyBroadcaster struct {
@@ -328,8 +333,9 @@ type faultyBroadcaster struct {
 }
 
 func (f faultyBroadcaster) Publish(ctx context.Context, events ...coord.NewEvent) ([]coord.Position, error) {
-	return answer(f.write, ctx, "broadcaster.publish", func() ([]coord.Position,
-		error) {
+	return answer(ctx, f.write, "broadcaster.publish", func() ([]coord.Position,
+		error,
+	) {
 		return f.Broadcaster.Publish(ctx, events...)
 	})
 }
@@ -350,21 +356,23 @@ func (f faultyBroadcaster) Subscribe(ctx context.Context, from map[string]coord.
 }
 
 func (f faultyBroadcaster) Read(ctx context.Context, topic string, from coord.Position, limit int) ([]coord.Event, error) {
-	return answer(f.read, ctx, "broadcaster.read", func() ([]coord.Event,
-		error) {
+	return answer(ctx, f.read, "broadcaster.read", func() ([]coord.Event,
+		error,
+	) {
 		return f.Broadcaster.Read(ctx, topic, from, limit)
 	})
 }
 
 func (f faultyBroadcaster) Heads(ctx context.Context, topics ...string) (map[string]coord.Position, error) {
-	return answer(f.read, ctx, "broadcaster.heads", func() (map[string]coord.Position,
-		error) {
+	return answer(ctx, f.read, "broadcaster.heads", func() (map[string]coord.Position,
+		error,
+	) {
 		return f.Broadcaster.Heads(ctx, topics...)
 	})
 }
 
 func (f faultyBroadcaster) Trim(ctx context.Context, r coord.EventRetention) (int, error) {
-	return answer(f.write, ctx, "broadcaster.trim", func() (int, error) { return f.Broadcaster.Trim(ctx, r) })
+	return answer(ctx, f.write, "broadcaster.trim", func() (int, error) { return f.Broadcaster.Trim(ctx, r) })
 }
 
 type faultyStream struct {

@@ -142,8 +142,10 @@ func TestRandomPlanRepeats(t *testing.T) {
 		failed, cut, delayed = failed+one(fault.Fail), cut+one(fault.Cut), delayed+one(fault.Delay > 0)
 	}
 	for what, share := range map[string][2]float64{
-		"failed": {float64(failed) / n, rates.Fail}, "cut": {float64(cut) / n,
-			rates.Cut}, "delayed": {float64(delayed) / n, rates.Delay},
+		"failed": {float64(failed) / n, rates.Fail}, "cut": {
+			float64(cut) / n,
+			rates.Cut,
+		}, "delayed": {float64(delayed) / n, rates.Delay},
 	} {
 		if share[0] < share[1]-0.05 || share[0] > share[1]+0.05 {
 			t.Errorf("%.2f of the calls were %s; want about %.2f", share[0], what, share[1])

@@ -50,8 +50,10 @@ func granted(limit, remaining int, resetAfter time.Duration) coord.Decision {
 }
 
 func denied(limit, remaining int, retryAfter, resetAfter time.Duration) coord.Decision {
-	return coord.Decision{Limit: limit, Remaining: remaining, RetryAfter: retryAfter, ResetAfter: resetAfter,
-		Source: coord.SourceStore}
+	return coord.Decision{
+		Limit: limit, Remaining: remaining, RetryAfter: retryAfter, ResetAfter: resetAfter,
+		Source: coord.SourceStore,
+	}
 }
 
 // exactly lets 32 callers at once ask for one each, over both handles.

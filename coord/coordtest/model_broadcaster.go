@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"pgregory.net/rapid"
 
@@ -33,8 +34,8 @@ func (p *modelTopic) has(at coord.Position) bool {
 // resume says what must become of a reader behind a position: reasons are those
 // of a reset, of which there may be two; none: it goes on; sure: it can't go on.
 func (p *modelTopic) resume(from coord.Position) (reasons []string, sure bool) {
-	real := p.has(from)
-	if !real {
+	known := p.has(from)
+	if !known {
 		reasons = append(reasons, coord.ResetDiverged)
 	}
 	if from != p.head() && from.Seq <= p.trimmed && p.trimmed > 0 {
@@ -42,7 +43,7 @@ func (p *modelTopic) resume(from coord.Position) (reasons []string, sure bool) {
 	}
 	// Behind the last event that was trimmed nothing is missing, but whether the
 	// history is the same can't be told: either answer is right.
-	return reasons, !real || from.Seq < p.trimmed
+	return reasons, !known || from.Seq < p.trimmed
 }
 
 // modelStream is an open stream and where it is in each topic.
@@ -262,17 +263,14 @@ func (m *broadcasterModel) reset(t *rapid.T, s *modelStream, reset *coord.ResetE
 		t.Fatalf("a reset of the topic %q, which is not subscribed", reset.Topic)
 	}
 	reasons, _ := topic.resume(p)
-	for _, reason := range reasons {
-		if reset.Reason == reason {
-			if !topic.has(reset.Head) || reset.Head.Seq < topic.trimmed {
-				t.Fatalf("a reset of %s goes on behind %v; the topic is at %v", topic.name, reset.Head, topic.head())
-			}
-			s.at[topic.name], s.doomed[topic.name] = reset.Head, false
-			return
-		}
+	if !slices.Contains(reasons, reset.Reason) {
+		t.Fatalf("a reset of %s (%s) for a reader at %v; the topic is at %v and trimmed up to %d, so the reasons may be %q",
+			topic.name, reset.Reason, p, topic.head(), topic.trimmed, reasons)
 	}
-	t.Fatalf("a reset of %s (%s) for a reader at %v; the topic is at %v and trimmed up to %d, so the reasons may be %q",
-		topic.name, reset.Reason, p, topic.head(), topic.trimmed, reasons)
+	if !topic.has(reset.Head) || reset.Head.Seq < topic.trimmed {
+		t.Fatalf("a reset of %s goes on behind %v; the topic is at %v", topic.name, reset.Head, topic.head())
+	}
+	s.at[topic.name], s.doomed[topic.name] = reset.Head, false
 }
 
 func (m *broadcasterModel) receive(t *rapid.T, s *modelStream, e coord.Event) {
@@ -301,11 +299,9 @@ func (m *broadcasterModel) readOne(t *rapid.T) {
 	from = settled(topic, from)
 	reasons, sure := topic.resume(from)
 	if reset, isReset := errors.AsType[*coord.ResetError](err); isReset {
-		for _, reason := range reasons {
-			if reset.Reason == reason {
-				equal(t, "Head of the reset", reset.Head, topic.head())
-				return
-			}
+		if slices.Contains(reasons, reset.Reason) {
+			equal(t, "Head of the reset", reset.Head, topic.head())
+			return
 		}
 		t.Fatalf("Read from %v of %s: %v; the reasons may be %q", from, topic.name, err, reasons)
 	}

@@ -56,11 +56,6 @@ func (m *claimerModel) advance(t *rapid.T) {
 	m.store.Advance(pick(t, "by", 100*time.Millisecond, time.Second, 7*time.Second, 30*time.Second, 2*time.Minute))
 }
 
-// enqueuer is what a Claimer and a Tx have in common.
-type enqueuer interface {
-	Enqueue(ctx context.Context, runs ...coord.NewRun) ([]coord.Run, error)
-}
-
 func (m *claimerModel) drawRuns(t *rapid.T) (runs []coord.NewRun) {
 	for range rapid.IntRange(1, 3).Draw(t, "how many") {
 		n := coord.NewRun{
@@ -68,8 +63,10 @@ func (m *claimerModel) drawRuns(t *rapid.T) (runs []coord.NewRun) {
 			Priority:   rapid.IntRange(1, 4).Draw(t, "priority"),
 			Delay:      pick(t, "delay", 0, 0, 0, 5*time.Second),
 			AtMostOnce: pick(t, "at most once", false, false, true),
-			Retry: coord.Retry{MaxAttempts: rapid.IntRange(1, 3).Draw(t, "attempts"), Backoff: time.Second,
-				MaxBackoff: 3 * time.Second},
+			Retry: coord.Retry{
+				MaxAttempts: rapid.IntRange(1, 3).Draw(t, "attempts"), Backoff: time.Second,
+				MaxBackoff: 3 * time.Second,
+			},
 		}
 		if key := pick(t, "key", "", "", "x", "y", "z"); key != "" {
 			n.UniqueKey = m.name(key)

@@ -36,11 +36,11 @@ func (m *limiterModel) actions() actions {
 
 func interval(l coord.Limit) time.Duration {
 	exact := float64(l.Per.Microseconds()) / float64(l.Rate)
-	whole := time.Duration(exact)
+	whole := int64(exact)
 	if float64(whole) < exact {
 		whole++
 	}
-	return whole * time.Microsecond
+	return time.Duration(whole) * time.Microsecond
 }
 
 // debt is what a key owes now, as time.

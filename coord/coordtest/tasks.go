@@ -158,8 +158,10 @@ var taskTests = []test{
 	}},
 	{"ten claimers make one run per occurrence", func(f *fixture) {
 		for i := range 7 {
-			f.put(coord.Task{Name: fmt.Sprint("n", i), Kind: "k", Schedule: "@every 1m",
-				Overlap: []coord.Overlap{coord.OverlapForbid, coord.OverlapAllow}[i%2]})
+			f.put(coord.Task{
+				Name: fmt.Sprint("n", i), Kind: "k", Schedule: "@every 1m",
+				Overlap: []coord.Overlap{coord.OverlapForbid, coord.OverlapAllow}[i%2],
+			})
 		}
 		for round := range 3 {
 			f.store.Advance(time.Minute)
@@ -268,10 +270,10 @@ var taskTests = []test{
 		f.claimNone(f.one, "k", "the task was put as paused")
 	}},
 	{"an edit does not touch runs in flight, nor they it", func(f *fixture) {
-		t := f.put(minutely("", ""))
+		f.put(minutely("", ""))
 		f.store.Advance(time.Minute)
 		c := f.claimOne(f.one, "k")
-		t = f.task("n")
+		t := f.task("n")
 		t.Kind, t.Payload, t.Schedule = "edited", []byte("edited"), "@every 1h"
 		edited := f.put(t)
 		must(f, "PauseTask", f.two.Claimer().PauseTask(f.ctx, "n", true))
@@ -284,8 +286,10 @@ var taskTests = []test{
 		equal(f, "Paused after the run has ended", after.Paused, true)
 	}},
 	{"an occurrence never comes back", func(f *fixture) {
-		t := f.put(coord.Task{Name: "n", Kind: "k", Schedule: "* * * * *", Overlap: coord.OverlapAllow,
-			Misfire: coord.MisfireAll})
+		t := f.put(coord.Task{
+			Name: "n", Kind: "k", Schedule: "* * * * *", Overlap: coord.OverlapAllow,
+			Misfire: coord.MisfireAll,
+		})
 		f.store.Advance(3 * time.Minute)
 		f.succeed(f.claim(f.one, want("k", 100))...)
 		for _, schedule := range []string{"@every 1m", "* * * * *", "*/2 * * * *", "* * * * *"} {
@@ -418,8 +422,10 @@ func createTask(f *fixture) {
 
 	all := coord.Task{
 		Name: "all", Kind: "k", Schedule: "30 2 * * *", Zone: "Europe/Berlin", Overlap: coord.OverlapAllow,
-		Misfire: coord.MisfireAll, MisfireCap: 1000, Retry: coord.Retry{MaxAttempts: 100, Backoff: time.Minute,
-			MaxBackoff: 2 * time.Minute},
+		Misfire: coord.MisfireAll, MisfireCap: 1000, Retry: coord.Retry{
+			MaxAttempts: 100, Backoff: time.Minute,
+			MaxBackoff: 2 * time.Minute,
+		},
 		Timeout: 3 * time.Second, Priority: 4, AtMostOnce: true, Paused: true,
 	}
 	stored := f.put(all)

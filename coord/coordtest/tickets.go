@@ -76,8 +76,10 @@ var ticketTests = []test{
 		is(f, "Redeem with an origin of a ticket that allows none",
 			f.redeem(f.two, ticket.Secret, coord.TicketFor{Purpose: "p", Origin: "https://evil.example"}), coord.ErrConflict)
 		must(f, "Redeem without origin and scope", f.redeem(f.two, f.issue(f.one, bare).Secret, bare))
-		odd := coord.TicketFor{Purpose: "π", User: "Zoë 😀", Session: strings.Repeat("s", 200), Origin: "null",
-			Scope: "%_'\"\\", TTL: time.Hour}
+		odd := coord.TicketFor{
+			Purpose: "π", User: "Zoë 😀", Session: strings.Repeat("s", 200), Origin: "null",
+			Scope: "%_'\"\\", TTL: time.Hour,
+		}
 		what, err := f.two.Tickets().Redeem(f.ctx, f.issue(f.one, odd).Secret, using(odd))
 		must(f, "Redeem", err)
 		equal(f, "what the ticket was for", what, odd)

@@ -93,7 +93,7 @@ var txTests = []test{
 	}},
 	{"an error of the function comes back as it is", func(f *fixture) {
 		own := fmt.Errorf("wrapped: %w", errOwn)
-		if err := f.one.InTx(f.ctx, func(context.Context, coord.Tx) error { return own }); err != own {
+		if err := f.one.InTx(f.ctx, func(context.Context, coord.Tx) error { return own }); err != own { //nolint:errorlint // the very error
 			f.Errorf("InTx returned %v (%T); want the very error of the function", err, err)
 		}
 	}},
@@ -285,7 +285,7 @@ func (f *fixture) rollsBack(fn func(ctx context.Context, tx coord.Tx) error) {
 		}
 		return errOwn
 	})
-	if err != errOwn {
+	if err != errOwn { //nolint:errorlint // the very error
 		f.Fatalf("InTx returned %v; want the error of its function", err)
 	}
 }

@@ -21,8 +21,11 @@ const (
 	// openTimeout is how long opening waits for other processes, which keep the
 	// whole file to themselves only for moments.
 	openTimeout = 30 * time.Second
-	busyTimeout = 5000 // milliseconds until SQLite gives up waiting for a lock
-	busyPause   = 5 * time.Millisecond
+	// SQLite's own waiting for a lock grows to pauses of 100 ms, in which a process
+	// that writes without a break always wins. So it gives up early, and is asked
+	// again.
+	busyTimeout = 50 // milliseconds
+	busyPause   = 2 * time.Millisecond
 	readConns   = 8
 )
 

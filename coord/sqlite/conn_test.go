@@ -84,7 +84,7 @@ func TestSettings(t *testing.T) {
 	_, db := newFile(t)
 	for name, pool := range map[string]*bun.DB{"Write": db.Write, "Read": db.Read} {
 		for pragma, want := range map[string]string{
-			"journal_mode": "wal", "synchronous": "2", "busy_timeout": "5000", "foreign_keys": "1", "temp_store": "2",
+			"journal_mode": "wal", "synchronous": "2", "busy_timeout": "50", "foreign_keys": "1", "temp_store": "2",
 			"query_only": map[string]string{"Write": "0", "Read": "1"}[name],
 		} {
 			var got string

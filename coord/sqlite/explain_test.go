@@ -87,6 +87,9 @@ func TestPlans(t *testing.T) {
 					t.Errorf("with %q the claim does not search its index:\n%s", statistics, plan)
 				}
 			}
+			if strings.Contains(query, "overlap = 'forbid' AND EXISTS") && !strings.Contains(plan, "coord_runs_active (task_id=?)") {
+				t.Errorf("with %q the run in the way is not searched in its index:\n%s", statistics, plan)
+			}
 		}
 		if claims < 2 {
 			t.Error("the statements of the claim were not found")

@@ -155,9 +155,10 @@ func (c claimer) PauseTask(ctx context.Context, name string, paused bool) error 
 	return nil
 }
 
-// notInTheWay: a task that forbids overlap waits while it has a run.
+// notInTheWay: a task that forbids overlap waits while it has a run. The planner
+// would search the whole history of a task when statistics know of none.
 const notInTheWay = `NOT (overlap = 'forbid' AND EXISTS (
-	SELECT 1 FROM coord_runs r WHERE r.task_id = t.id AND r.state IN ('queued', 'running')))`
+	SELECT 1 FROM coord_runs r INDEXED BY coord_runs_active WHERE r.task_id = t.id AND r.state IN ('queued', 'running')))`
 
 // fireBatch is how many tasks are fired in one transaction.
 const fireBatch = 100

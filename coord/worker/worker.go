@@ -130,10 +130,10 @@ func (w *Worker) Running() int {
 }
 
 // Run works until ctx is done and then drains: nothing more is claimed,
-// running handlers get Options.Grace, what is unfinished then is released,
-// claimable elsewhere at once with its attempt unspent. A handler that ignores
-// its context is left behind; it can have no effect any more. Run may be called
-// once.
+// running handlers get Options.Grace, and what is unfinished then is released,
+// claimable elsewhere at once with its attempt unspent; a run that is AtMostOnce
+// ends as failed instead. A handler that ignores its context is left behind; it
+// can have no effect any more. Run may be called once.
 func (w *Worker) Run(ctx context.Context) error {
 	hints, stop := w.claimer.Hints()
 	defer stop()
@@ -219,7 +219,7 @@ func (w *Worker) claim(ctx, work context.Context, handlers *sync.WaitGroup) (mor
 	})
 	cancel()
 	if ctx.Err() != nil { // the drain has begun meanwhile
-		w.release(work, claims)
+		w.release(work, claims, giveBack)
 		claims = nil
 	}
 	full := len(claims) == free
@@ -352,12 +352,23 @@ func result(c coord.Claim, err, cause error) (r coord.Result, ok bool) {
 		return r, true
 	}
 	if errors.Is(cause, ErrDraining) {
-		r.Outcome = coord.Release
-		return r, true
+		return cutOff(c), true
 	}
 	r.Outcome, r.Error = coord.Fail, err.Error()
 	return r, true
 }
+
+// cutOff ends a run whose handler did not end within the grace: it is released,
+// unless it may not begin a second time.
+func cutOff(c coord.Claim) coord.Result {
+	if c.Run.AtMostOnce {
+		return coord.Result{Claim: c, Outcome: coord.GiveUp, Error: "cut off as its worker stopped, and not to be run again"}
+	}
+	return coord.Result{Claim: c, Outcome: coord.Release}
+}
+
+// giveBack releases a run that no handler has begun.
+func giveBack(c coord.Claim) coord.Result { return coord.Result{Claim: c, Outcome: coord.Release} }
 
 // finish writes the end of a run, trying on while the lease lasts.
 func (w *Worker) finish(work context.Context, c coord.Claim, err, cause error) {
@@ -474,7 +485,7 @@ func (w *Worker) releaseRest(ctx context.Context, done <-chan struct{}) {
 		delete(w.running, id) // its handler's own result counts no more
 	}
 	w.mu.Unlock()
-	w.release(ctx, rest)
+	w.release(ctx, rest, cutOff)
 	if len(rest) > 0 {
 		w.o.Logger.Warn("handlers ignored the end of their grace; their runs were released", "runs", len(rest))
 	}
@@ -491,14 +502,14 @@ func (w *Worker) releaseRest(ctx context.Context, done <-chan struct{}) {
 	}
 }
 
-// release gives claims back.
-func (w *Worker) release(ctx context.Context, claims []coord.Claim) {
+// release writes the end of claims that nobody works on any more.
+func (w *Worker) release(ctx context.Context, claims []coord.Claim, end func(coord.Claim) coord.Result) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime)
 	defer cancel()
 	for batch := range slices.Chunk(claims, coord.MaxBatch) {
 		results := make([]coord.Result, len(batch))
 		for i, c := range batch {
-			results[i] = coord.Result{Claim: c, Outcome: coord.Release}
+			results[i] = end(c)
 		}
 		err := w.claimer.Finish(ctx, results...)
 		if err != nil && !errors.Is(err, coord.ErrFenced) {

@@ -20,6 +20,8 @@ const Timeout = 10 * time.Second
 // It is safe for concurrent use.
 type Batcher[T, R any] struct {
 	most int
+	size func(T) int // nil: sizes do not count
+	max  int
 	slot chan struct{} // one token per statement that may be under way
 	run  func(ctx context.Context, items []T) ([]R, error)
 
@@ -42,6 +44,13 @@ type call[T, R any] struct {
 // since the statement may have happened.
 func New[T, R any](most, flights int, run func(ctx context.Context, items []T) ([]R, error)) *Batcher[T, R] {
 	return &Batcher[T, R]{most: most, slot: make(chan struct{}, flights), run: run}
+}
+
+// Bound keeps the items of a statement below most bytes together; one that is
+// larger goes alone. It is called before the first Do.
+func (b *Batcher[T, R]) Bound(most int, size func(T) int) *Batcher[T, R] {
+	b.max, b.size = most, size
+	return b
 }
 
 // Do sends one item and returns its result. When ctx ends first, the item may
@@ -94,6 +103,15 @@ func (b *Batcher[T, R]) take() []*call[T, R] {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	n := min(len(b.waiting), b.most)
+	if b.size != nil {
+		total := 0
+		for i, c := range b.waiting[:n] {
+			if total += b.size(c.item); i > 0 && total > b.max {
+				n = i
+				break
+			}
+		}
+	}
 	calls := b.waiting[:n:n]
 	b.waiting = append([]*call[T, R](nil), b.waiting[n:]...)
 	return calls

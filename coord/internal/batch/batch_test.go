@@ -122,10 +122,29 @@ func TestCallersShareWhileOneIsUnderWay(t *testing.T) {
 		for i := range callers {
 			callers[i] = do(t.Context(), b, i)
 		}
-		for i, took := range []time.Duration{1, 2, 2, 2, 3, 3, 3, 4, 4} {
-			callers[i].expect(t, fmt.Sprintf("caller %d", i), i*10, took*time.Second)
+		for i, seconds := range []int{1, 2, 2, 2, 3, 3, 3, 4, 4} {
+			callers[i].expect(t, fmt.Sprintf("caller %d", i), i*10, time.Duration(seconds)*time.Second)
 		}
 		equal(t, s.sent(), [][]int{{0}, {1, 2, 3}, {4, 5, 6}, {7, 8}})
+	})
+}
+
+func TestBound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{}
+		b := New(10, 1, s.run).Bound(10, func(item int) int { return item })
+		items := []int{1, 4, 6, 1, 50, 10, 2, 8, 1}
+		callers := make([]*caller, len(items))
+		for i, item := range items {
+			callers[i] = do(t.Context(), b, item)
+		}
+		for i, c := range callers {
+			<-c.done
+			if c.err != nil || c.result != items[i]*10 {
+				t.Errorf("caller %d: %d, %v", i, c.result, c.err)
+			}
+		}
+		equal(t, s.sent(), [][]int{{1}, {4, 6}, {1}, {50}, {10}, {2, 8}, {1}})
 	})
 }
 
@@ -137,8 +156,8 @@ func TestFlights(t *testing.T) {
 		for i := range callers {
 			callers[i] = do(t.Context(), b, i)
 		}
-		for i, took := range []time.Duration{1, 1, 2, 2, 2} {
-			callers[i].expect(t, fmt.Sprintf("caller %d", i), i*10, took*time.Second)
+		for i, seconds := range []int{1, 1, 2, 2, 2} {
+			callers[i].expect(t, fmt.Sprintf("caller %d", i), i*10, time.Duration(seconds)*time.Second)
 		}
 	})
 }

@@ -26,8 +26,12 @@ type Source interface {
 // from the store when its turn comes.
 const QueueBytes = 1 << 20
 
-// readBatch is how many events of history are read at a time.
-const readBatch = 256
+// How many events of history are read at a time: few at first, and then as many
+// as QueueBytes held of those before, so that large events need no large memory.
+const (
+	firstRead = 32
+	largeRead = 256
+)
 
 // Hub is the index from topics to streams. It is safe for concurrent use.
 type Hub struct {
@@ -132,6 +136,7 @@ type cursor struct {
 	// number heard of since the store was last asked, unheard after a Resync.
 	behind   bool
 	known    int64
+	limit    int  // of the next read
 	starting bool // Add has not settled where it begins
 }
 
@@ -195,7 +200,7 @@ func (s *stream) Add(ctx context.Context, from map[string]coord.Position) error 
 	cursors := make(map[string]*cursor, len(from))
 	topics := make([]string, 0, len(from))
 	for topic, p := range from {
-		cursors[topic] = &cursor{topic: topic, read: p, tail: p, behind: true, starting: true}
+		cursors[topic] = &cursor{topic: topic, read: p, tail: p, behind: true, limit: firstRead, starting: true}
 		topics = append(topics, topic)
 	}
 	// First listen, then look: what is published in between is noted in known.
@@ -370,10 +375,10 @@ func (s *stream) behind() *cursor {
 // store has nothing more and nothing was heard of meanwhile that is missing.
 func (s *stream) catchUp(ctx context.Context, c *cursor) ([]coord.Event, error) {
 	s.mu.Lock()
-	from := c.tail
+	from, limit := c.tail, c.limit
 	c.known = 0
 	s.mu.Unlock()
-	events, err := s.hub.src.Read(ctx, c.topic, from, readBatch)
+	events, err := s.hub.src.Read(ctx, c.topic, from, limit)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.topics[c.topic] != c { // removed meanwhile
@@ -387,10 +392,20 @@ func (s *stream) catchUp(ctx context.Context, c *cursor) ([]coord.Event, error) 
 		return nil, err
 	case len(events) > 0:
 		c.tail = events[len(events)-1].Position
+		c.limit = fitting(events)
 	}
 	c.read = c.tail
-	c.behind = len(events) == readBatch || c.known > c.tail.Seq
+	c.behind = len(events) == limit || c.known > c.tail.Seq
 	return events, err
+}
+
+// fitting returns how many events such as these fit into QueueBytes.
+func fitting(events []coord.Event) int {
+	total := 0
+	for _, e := range events {
+		total += size(e)
+	}
+	return min(max(QueueBytes*len(events)/total, 1), largeRead)
 }
 
 // Verify decides whether a position may be resumed. found are the retained

@@ -535,6 +535,37 @@ func TestOverflowIsReadFromTheStore(t *testing.T) {
 	})
 }
 
+// TestLargeHistoryIsReadInSmallPieces: a history of large events costs no more
+// memory than one of small events, but for the first look at it.
+func TestLargeHistoryIsReadInSmallPieces(t *testing.T) {
+	for _, large := range []int{3000, 100_000, coord.MaxPayload} {
+		bubble(t, func(e *env) {
+			e.publish("t", 200, large)
+			s := e.subscribe(from("t", coord.Start))
+			if _, err := s.Next(e.Context()); err != nil {
+				e.Fatal(err)
+			}
+			if e.most > firstRead*(coord.MaxPayload+100) {
+				e.Errorf("the first read returned %d bytes", e.most)
+			}
+			e.most = 0
+			e.expect("the stream", s, "t", count(firstRead+1, 200))
+			if e.most > max(QueueBytes, coord.MaxPayload+100) {
+				e.Errorf("a read returned %d bytes of events of %d, want at most %d", e.most, large, QueueBytes)
+			}
+			e.reads = 0
+			e.publish("small", 1000, 10)
+			if err := s.Add(e.Context(), from("small", coord.Start)); err != nil {
+				e.Fatal(err)
+			}
+			e.expect("a history of small events", s, "small", count(1, 1000))
+			if e.reads > 6 {
+				e.Errorf("1000 small events took %d reads", e.reads)
+			}
+		})
+	}
+}
+
 func TestBusyTopicKeepsNoOtherWaiting(t *testing.T) {
 	bubble(t, func(e *env) {
 		e.publish("history", 600, 10)

@@ -19,6 +19,7 @@ type history struct {
 	mu     sync.Mutex
 	topics map[string]*topic
 	reads  int
+	most   int // bytes that one read returned
 
 	before, after func(op, topic string) error
 }
@@ -136,5 +137,13 @@ func (h *history) Read(ctx context.Context, name string, from coord.Position, li
 		return nil, err
 	}
 	events, err := Verify(name, from, head, found)
-	return events[:min(limit, len(events))], err
+	events = events[:min(limit, len(events))]
+	total := 0
+	for _, e := range events {
+		total += size(e)
+	}
+	h.mu.Lock()
+	h.most = max(h.most, total)
+	h.mu.Unlock()
+	return events, err
 }

@@ -133,17 +133,20 @@ func TestChangesOfTheClock(t *testing.T) {
 		{
 			"a time in the spring gap runs after it", "30 2 * * *", "America/New_York",
 			utc(3, 7, 7, 30), utc(3, 8, 7, 0),
-			[]time.Time{utc(3, 7, 7, 30), utc(3, 8, 7, 0)}, utc(3, 9, 6, 30),
+			[]time.Time{utc(3, 7, 7, 30), utc(3, 8, 7, 0)},
+			utc(3, 9, 6, 30),
 		},
 		{
 			"a time in the autumn fold runs once", "30 1 * * *", "America/New_York",
 			utc(11, 1, 5, 30), utc(11, 2, 6, 29),
-			[]time.Time{utc(11, 1, 5, 30)}, utc(11, 2, 6, 30),
+			[]time.Time{utc(11, 1, 5, 30)},
+			utc(11, 2, 6, 30),
 		},
 		{
 			"a quarter of an hour goes on through the fold", "*/15 * * * *", "America/New_York",
 			utc(11, 1, 5, 45), utc(11, 1, 6, 30),
-			[]time.Time{utc(11, 1, 5, 45), utc(11, 1, 6, 0), utc(11, 1, 6, 15), utc(11, 1, 6, 30)}, utc(11, 1, 6, 45),
+			[]time.Time{utc(11, 1, 5, 45), utc(11, 1, 6, 0), utc(11, 1, 6, 15), utc(11, 1, 6, 30)},
+			utc(11, 1, 6, 45),
 		},
 	} {
 		task := coord.Task{

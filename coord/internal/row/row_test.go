@@ -191,16 +191,23 @@ func TestHeld(t *testing.T) {
 			"all, in the order of the claims",
 			[]coord.Claim{claim(3, 1), claim(1, 1), claim(2, 5)},
 			[]Run{row(1, 1), row(2, 5), row(3, 1)},
-			[]coord.Claim{claim(3, 1), claim(1, 1), claim(2, 5)}, nil,
+			[]coord.Claim{claim(3, 1), claim(1, 1), claim(2, 5)},
+			nil,
 		},
 		{
-			"some", []coord.Claim{claim(1, 1), claim(2, 1)}, []Run{row(2, 1)},
-			[]coord.Claim{claim(2, 1)}, []coord.Claim{claim(1, 1)},
+			"some",
+			[]coord.Claim{claim(1, 1), claim(2, 1)},
+			[]Run{row(2, 1)},
+			[]coord.Claim{claim(2, 1)},
+			[]coord.Claim{claim(1, 1)},
 		},
 		{"none", []coord.Claim{claim(1, 1), claim(2, 1)}, nil, nil, []coord.Claim{claim(1, 1), claim(2, 1)}},
 		{
-			"an older claim beside the present one", []coord.Claim{claim(1, 1), claim(1, 2)}, []Run{row(1, 2)},
-			[]coord.Claim{claim(1, 2)}, []coord.Claim{claim(1, 1)},
+			"an older claim beside the present one",
+			[]coord.Claim{claim(1, 1), claim(1, 2)},
+			[]Run{row(1, 2)},
+			[]coord.Claim{claim(1, 2)},
+			[]coord.Claim{claim(1, 1)},
 		},
 	} {
 		held, err := Held(test.claims, test.touched)
@@ -322,8 +329,8 @@ func TestNoFieldIsForgotten(t *testing.T) {
 	}{"task": {TaskColumns, Task{}}, "run": {RunColumns, Run{}}} {
 		var want, got []string
 		kind := reflect.TypeOf(test.row)
-		for i := range kind.NumField() {
-			want = append(want, kind.Field(i).Tag.Get("bun"))
+		for f := range kind.Fields() {
+			want = append(want, f.Tag.Get("bun"))
 		}
 		text := regexp.MustCompile(`COALESCE\([^)]*\) AS `).ReplaceAllString(test.columns, "")
 		for column := range strings.SplitSeq(text, ",") {

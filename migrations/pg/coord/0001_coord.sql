@@ -69,7 +69,8 @@ CREATE INDEX coord_runs_claim ON coord_runs (priority, at, id) WHERE state IN ('
 CREATE UNIQUE INDEX coord_runs_occurrence ON coord_runs (task_id, scheduled_for) WHERE scheduled_for IS NOT NULL;
 CREATE UNIQUE INDEX coord_runs_exclusive ON coord_runs (task_id) WHERE exclusive AND state IN ('queued', 'running');
 CREATE INDEX coord_runs_active ON coord_runs (task_id) WHERE task_id IS NOT NULL AND state IN ('queued', 'running');
-CREATE UNIQUE INDEX coord_runs_unique_key ON coord_runs (unique_key) WHERE unique_key IS NOT NULL;
+-- A trigger's key is its task's; NULL stands for the runs of no task.
+CREATE UNIQUE INDEX coord_runs_unique_key ON coord_runs (task_id, unique_key) NULLS NOT DISTINCT WHERE unique_key IS NOT NULL;
 CREATE INDEX coord_runs_history ON coord_runs (task_id, id) WHERE task_id IS NOT NULL;
 CREATE INDEX coord_runs_ended ON coord_runs (at) WHERE state IN ('succeeded', 'failed', 'cancelled');
 
