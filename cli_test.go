@@ -122,8 +122,10 @@ func TestWrongSettings(t *testing.T) {
 	case "sqlite":
 		cases = append(cases,
 			wrong{[]string{"--database-url", "sqlite:"}, []string{"TANDEM_DATABASE_URL", driverURLForm}},
-			wrong{[]string{"--database-url", "sqlite:" + filepath.Join(t.TempDir(), "no", "folder.db")},
-				[]string{"TANDEM_DATABASE_URL", "no such file", driverURLForm}})
+			wrong{
+				[]string{"--database-url", "sqlite:" + filepath.Join(t.TempDir(), "no", "folder.db")},
+				[]string{"TANDEM_DATABASE_URL", "no such file", driverURLForm},
+			})
 	case "pg":
 		good := "postgres://tandem:" + secret + "@127.0.0.1:1/tandem"
 		cases = append(cases,

@@ -311,8 +311,27 @@ func TestClusterSchedule(t *testing.T) {
 	t.Logf("runs by replica: %v", workers)
 }
 
-// TestClusterKill kills replicas in the middle of a run: before its effect, and between its
-// effect and its end.
+// hold begins a transaction that keeps the locks of a statement until it is rolled back.
+func hold(tb testing.TB, db *sql.DB, statement string, args ...any) *sql.Tx {
+	tb.Helper()
+	tx, err := db.BeginTx(tb.Context(), nil)
+	if err == nil {
+		_, err = tx.ExecContext(tb.Context(), statement, args...)
+	}
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return tx
+}
+
+func release(tb testing.TB, tx *sql.Tx) {
+	tb.Helper()
+	if err := tx.Rollback(); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// TestClusterKill kills a replica in the middle of a run, which is held there by a lock.
 func TestClusterKill(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, "--lease", "2s", "--poll", "100ms")
@@ -323,59 +342,69 @@ func TestClusterKill(t *testing.T) {
 	admin.schedule(c.replicas[0].url, room, "tick")
 	followers[0].awaitText("tick reports")
 
-	said := 0
-	say := func(text string) {
+	waiting := func(what string, n int, query string, args ...any) {
 		t.Helper()
-		said++
-		admin.say(c.replicas[said%len(c.replicas)].url, room, text)
+		eventually(t, func() string {
+			if got := count(t, db, query, args...); got < n {
+				return fmt.Sprintf("%d wait for %s, want %d", got, what, n)
+			}
+			return ""
+		})
 	}
-	for _, table := range []string{"app_messages", "coord_events"} {
-		say("before " + table)
-		lock, err := db.BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := lock.ExecContext(t.Context(), `LOCK TABLE `+table+` IN EXCLUSIVE MODE`); err != nil {
-			t.Fatal(err)
-		}
-		blocked := func(n int) {
-			t.Helper()
-			eventually(t, func() string {
-				got := count(t, db, `SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = $1::regclass`, table)
-				if got < n {
-					return fmt.Sprintf("%d wait for %s, want %d", got, table, n)
-				}
-				return ""
-			})
-		}
-		blocked(1)
+	const (
+		waitForTable = `SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = $1::regclass`
+		waitForEnd   = `SELECT count(*) FROM pg_locks a JOIN pg_locks b USING (pid) WHERE NOT a.granted
+			AND b.granted AND b.relation = 'app_messages'::regclass AND b.mode = 'RowExclusiveLock'`
+	)
+	said := 0
+	for _, point := range []struct{ name, table string }{
+		{"before its effect", "app_messages"},
+		{"between its effect and its end", "app_messages"},
+		{"between its end and the commit", "coord_events"},
+	} {
+		lock := hold(t, db, `LOCK TABLE `+point.table+` IN EXCLUSIVE MODE`)
+		waiting(point.table, 1, waitForTable, point.table)
 		var id int64
 		var node string
-		err = db.QueryRowContext(t.Context(), `SELECT id, worker FROM coord_runs WHERE state = 'running'`).Scan(&id, &node)
+		err := db.QueryRowContext(t.Context(), `SELECT id, worker FROM coord_runs WHERE state = 'running'`).Scan(&id, &node)
 		if err != nil {
 			t.Fatal(err)
 		}
 		victim := c.remove(node)
-
-		// A message is on its way through the same replica.
-		said++
-		cut := newMessage{"cut at " + table, "cut at " + table}
 		var posting sync.WaitGroup
-		posting.Go(func() {
-			if a, err := admin.ask("POST", messagesURL(victim.url, room), cut); err == nil {
-				t.Errorf("a post that was cut off: status %d: %s", a.status, a.body)
+		if point.name == "between its effect and its end" {
+			run := hold(t, db, `SELECT FROM coord_runs WHERE id = $1 FOR UPDATE`, id)
+			release(t, lock)
+			lock = run
+			waiting("the run", 1, waitForEnd)
+			if n := count(t, db, `SELECT count(*) FROM app_messages WHERE client_id = $1`, runClientID(id)); n != 0 {
+				t.Errorf("%d messages of a run that has not ended", n)
 			}
-		})
-		blocked(2)
-		victim.kill()
-		posting.Wait()
-		if err := lock.Rollback(); err != nil {
-			t.Fatal(err)
+			victim.kill()
+		} else {
+			// Somebody's message is on its way through the same replica.
+			cut := newMessage{"cut " + point.name, "cut " + point.name}
+			posting.Go(func() {
+				if a, err := admin.ask("POST", messagesURL(victim.url, room), cut); err == nil {
+					t.Errorf("a post that was cut off: status %d: %s", a.status, a.body)
+				}
+			})
+			waiting(point.table, 2, waitForTable, point.table)
+			victim.kill()
+			posting.Wait()
+			// It is sent again, under its client id, to one that lives, and waits there too.
+			posting.Go(func() {
+				a, err := admin.ask("POST", messagesURL(c.replicas[0].url, room), cut)
+				if err != nil || a.status != http.StatusCreated {
+					t.Errorf("a post that is sent again: status %d: %s %v", a.status, a.body, err)
+				}
+			})
+			said++
 		}
-
-		// It is sent again, under its client id, to one that lives.
-		admin.want(http.StatusCreated, "POST", messagesURL(c.replicas[0].url, room), cut, nil)
-		say("after " + table)
+		release(t, lock)
+		posting.Wait()
+		admin.say(c.replicas[1].url, room, "killed "+point.name)
+		said++
 
 		var rescued taskRun
 		eventually(t, func() string {
@@ -392,18 +421,21 @@ func TestClusterKill(t *testing.T) {
 		if rescued.State != "succeeded" || rescued.Worker == node || rescued.Attempt != 2 {
 			t.Errorf("the run that was cut off on %s: %+v", node, rescued)
 		}
+		// Whoever was connected there goes on elsewhere, one on each replica as before.
+		fresh := c.launch().listening()
+		c.replicas = append(c.replicas, fresh)
 		resumed := 0
 		for _, f := range followers {
 			if l := f.current(); l.node == node {
 				if f.awaitClose().code == 1012 {
 					t.Error("a killed replica can't have said goodbye")
 				}
-				f.connect(c.replicas[0].url)
+				f.connect(fresh.url)
 				resumed++
 			}
 		}
-		if resumed == 0 {
-			t.Errorf("nobody was connected to %s", node)
+		if resumed != 1 {
+			t.Errorf("%d followers were on %s", resumed, node)
 		}
 	}
 	runs := admin.settled(c.replicas[0].url, "tick")

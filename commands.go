@@ -136,6 +136,9 @@ func (u userAddCmd) Run(e *env, c *Config) error {
 	if err != nil {
 		return err
 	}
+	if c.Log == "info" { // what a server tells as it starts is not for here
+		c.Log = "warn"
+	}
 	accounts, cleanup, err := initializeAccounts(e.ctx, c, a, c.logger(e.stderr))
 	if err != nil {
 		return err

@@ -42,11 +42,11 @@ type settingError struct {
 
 func (e *settingError) Error() string { return e.env + " " + e.reason }
 
-// settingOf are the settings behind the fields of app.Config whose names differ
-// from them by more than spelling.
+// settingOf are the settings behind the fields that errors of app.Config name.
 var settingOf = map[string]string{
 	"Addr": "TANDEM_ADDR", "PublicURL": "TANDEM_PUBLIC_URL", "Origins": "TANDEM_ORIGINS",
 	"TrustedProxies": "TANDEM_TRUSTED_PROXIES", "DrainGrace": "TANDEM_DRAIN_GRACE",
+	"ShutdownTimeout": "TANDEM_SHUTDOWN_TIMEOUT",
 }
 
 // check finds what is wrong before anything is opened.
@@ -132,7 +132,11 @@ func (c *Config) application(output io.Writer) (app.Config, error) {
 	}
 	err := a.Complete()
 	if bad, ok := errors.AsType[*coord.InvalidError](err); ok {
-		return a, &settingError{settingOf[bad.Field], bad.Reason}
+		reason := bad.Reason
+		for field, env := range settingOf {
+			reason = strings.ReplaceAll(reason, field, env)
+		}
+		return a, &settingError{settingOf[bad.Field], reason}
 	}
 	return a, err
 }

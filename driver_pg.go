@@ -4,8 +4,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/url"
 	"strings"
 
@@ -49,22 +51,39 @@ func unusable(env, connection string, err error) error {
 	return &settingError{env, fmt.Sprintf("can't be used (%s); set %s", reason, driverURLForm)}
 }
 
-// migrate goes past a pooler where that is possible.
-func (d *database) migrate(ctx context.Context) ([]migrations.Migration, error) {
-	db := d.work
-	if d.listenURL != "" {
-		direct, err := pg.OpenDB(d.listenURL, 2)
-		if err != nil {
-			return nil, unusable("TANDEM_LISTEN_URL", d.listenURL, err)
-		}
-		defer direct.Close()
-		db = direct
-	}
-	return migrations.Up(ctx, db.DB, migrations.PostgreSQL, migrations.Coord, migrations.App)
+func (d *database) migrate(ctx context.Context) (applied []migrations.Migration, err error) {
+	err = d.direct(func(db *bun.DB) error {
+		applied, err = migrations.Up(ctx, db.DB, migrations.PostgreSQL, migrations.Coord, migrations.App)
+		return err
+	})
+	return applied, err
 }
 
-func (d *database) status(ctx context.Context) ([]migrations.Migration, error) {
-	return migrations.Status(ctx, d.work.DB, migrations.PostgreSQL, migrations.Coord, migrations.App)
+func (d *database) status(ctx context.Context) (all []migrations.Migration, err error) {
+	err = d.direct(func(db *bun.DB) error {
+		all, err = migrations.Status(ctx, db.DB, migrations.PostgreSQL, migrations.Coord, migrations.App)
+		return err
+	})
+	return all, err
+}
+
+// direct calls fn with a small pool of its own, past a pooler where that is
+// possible.
+func (d *database) direct(fn func(db *bun.DB) error) error {
+	env, connection := "TANDEM_DATABASE_URL", d.url
+	if d.listenURL != "" {
+		env, connection = "TANDEM_LISTEN_URL", d.listenURL
+	}
+	db, err := pg.OpenDB(connection, 2)
+	if err != nil {
+		return unusable(env, connection, err)
+	}
+	defer db.Close()
+	err = fn(db)
+	if e, ok := errors.AsType[*net.OpError](err); ok && e.Op == "dial" {
+		return fmt.Errorf("the server that %s names can't be reached: %w", env, e)
+	}
+	return err
 }
 
 func newBackend(ctx context.Context, d migratedDatabase, c *Config, m *metrics.Metrics, log *slog.Logger) (

@@ -27,20 +27,28 @@ var built struct {
 	err  error
 }
 
+// build is not bound to the test that happens to be the first.
+func build() {
+	if built.dir, built.err = os.MkdirTemp("", "tandem-test-"); built.err != nil {
+		return
+	}
+	tags := map[string]string{"pg": "pg", "memory": "memory"}[driverName]
+	cmd := exec.Command("go", "build", "-buildvcs=false", "-tags="+tags, "-o", built.dir+string(filepath.Separator), ".")
+	if output, err := cmd.CombinedOutput(); err != nil {
+		built.err = fmt.Errorf("%w\n%s", err, output)
+	}
+}
+
+func removeProgram() {
+	if built.dir != "" {
+		_ = os.RemoveAll(built.dir)
+	}
+}
+
 // program returns the path of the built program.
 func program(tb testing.TB) string {
 	tb.Helper()
-	built.once.Do(func() {
-		if built.dir, built.err = os.MkdirTemp("", "tandem-test-"); built.err != nil {
-			return
-		}
-		tags := map[string]string{"pg": "pg", "memory": "memory"}[driverName]
-		// Not bound to the test that happens to be the first.
-		cmd := exec.Command("go", "build", "-buildvcs=false", "-tags="+tags, "-o", built.dir+string(filepath.Separator), ".")
-		if output, err := cmd.CombinedOutput(); err != nil {
-			built.err = fmt.Errorf("%w\n%s", err, output)
-		}
-	})
+	built.once.Do(build)
 	if built.err != nil {
 		tb.Fatalf("build the program: %v", built.err)
 	}
@@ -49,12 +57,6 @@ func program(tb testing.TB) string {
 		name += ".exe"
 	}
 	return filepath.Join(built.dir, name)
-}
-
-func removeProgram() {
-	if built.dir != "" {
-		_ = os.RemoveAll(built.dir)
-	}
 }
 
 // transcript is what a process has written so far.
@@ -186,8 +188,9 @@ type replica struct {
 // launch starts a server on a free port; listening waits for it.
 func launch(tb testing.TB, node, database string, flags ...string) *replica {
 	tb.Helper()
-	args := append([]string{"serve", "--addr", "127.0.0.1:0", "--database-url", database, "--node", node}, flags...)
-	return &replica{process: start(tb, node, nil, args...)}
+	// Few connections, for many replicas on one server at a time.
+	args := []string{"serve", "--addr", "127.0.0.1:0", "--database-url", database, "--database-conns", "5", "--node", node}
+	return &replica{process: start(tb, node, nil, append(args, flags...)...)}
 }
 
 var (

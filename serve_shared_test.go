@@ -14,6 +14,9 @@ import (
 	"time"
 )
 
+// runClientID is the client id of what a run says.
+func runClientID(id int64) string { return "run:" + strconv.FormatInt(id, 10) }
+
 // checkRuns checks that the runs of a task are of different occurrences, all succeeded, and that
 // each has said one thing, and nothing else was said by the task.
 func checkRuns(tb testing.TB, runs []taskRun, heard []message) {
@@ -33,7 +36,7 @@ func checkRuns(tb testing.TB, runs []taskRun, heard []message) {
 			tb.Errorf("the occurrence %v has two runs", r.ScheduledFor)
 		}
 		occurrences[r.ScheduledFor] = true
-		if n := said["run:"+strconv.FormatInt(r.ID, 10)]; n != 1 {
+		if n := said[runClientID(r.ID)]; n != 1 {
 			tb.Errorf("run %d of %v has said %d things", r.ID, r.ScheduledFor, n)
 		}
 	}
