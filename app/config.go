@@ -34,7 +34,8 @@ type Config struct {
 	// X-Forwarded-For is believed. Empty: none.
 	TrustedProxies []string
 	// MetricsToken is the bearer token for /metrics. Empty: /metrics answers only
-	// to requests from this machine that came through no proxy.
+	// while browsers are on this machine only, to requests from this machine that
+	// came through no proxy.
 	MetricsToken string
 
 	// Node names this replica, for people to read.
@@ -97,12 +98,12 @@ func (c *Config) Complete() error {
 	if c.PublicURL != "" {
 		c.PublicURL = strings.TrimRight(c.PublicURL, "/")
 		if reason := badOrigin(c.PublicURL); reason != "" {
-			return invalid("PublicURL", "%q %s", c.PublicURL, reason)
+			return invalid("PublicURL", "%q %s", redacted(c.PublicURL), reason)
 		}
 	}
 	for _, origin := range c.Origins {
 		if reason := badOrigin(origin); reason != "" {
-			return invalid("Origins", "%q %s", origin, reason)
+			return invalid("Origins", "%q %s", redacted(origin), reason)
 		}
 	}
 	for _, proxy := range c.TrustedProxies {
@@ -128,12 +129,23 @@ func badOrigin(s string) string {
 	switch {
 	case err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https"):
 		return "is not a URL such as https://chat.example.com"
-	case u.Path != "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil:
+	case u.User != nil:
+		return "must not hold a user name or a password"
+	case u.Path != "" || u.RawQuery != "" || u.Fragment != "":
 		return "must be a scheme and a host, without a path"
 	case u.Scheme == "http" && !loopback(u.Hostname()):
 		return "must be https: cookies and passwords would travel in the clear"
 	}
 	return ""
+}
+
+// redacted is what may be printed of a URL.
+func redacted(s string) string {
+	u, err := url.Parse(s)
+	if err != nil {
+		return "…"
+	}
+	return u.Redacted()
 }
 
 // loopback reports whether a host is this machine by its name alone.
@@ -147,6 +159,12 @@ func loopback(host string) bool {
 
 // Secure reports whether browsers reach the program over https only.
 func (c Config) Secure() bool { return strings.HasPrefix(c.PublicURL, "https://") }
+
+// Local reports whether browsers are on this machine only.
+func (c Config) Local() bool {
+	u, err := url.Parse(c.PublicURL)
+	return c.PublicURL == "" || err == nil && loopback(u.Hostname())
+}
 
 // AllowedOrigins are the origins that are accepted from other hosts than the
 // one a request names.

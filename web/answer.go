@@ -8,10 +8,12 @@ import (
 	"mime"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/tandemhq/tandem/app/auth"
 	"github.com/tandemhq/tandem/app/hub"
+	"github.com/tandemhq/tandem/app/store"
 	"github.com/tandemhq/tandem/coord"
 )
 
@@ -100,6 +102,13 @@ func problemOf(err error) problem {
 	if invalid, ok := errors.AsType[*coord.InvalidError](err); ok {
 		return problem{Status: http.StatusUnprocessableEntity, Detail: invalid.Reason, Field: invalid.Field}
 	}
+	if reason, ok := errors.AsType[*store.ReasonError](err); ok {
+		status := http.StatusConflict
+		if errors.Is(reason, coord.ErrNotFound) {
+			status = http.StatusNotFound
+		}
+		return problem{Status: status, Detail: reason.Reason, Field: reason.Field}
+	}
 	if limited, ok := errors.AsType[*auth.LimitedError](err); ok {
 		return problem{Status: http.StatusTooManyRequests, Detail: limited.Error()}
 	}
@@ -125,7 +134,7 @@ func problemOf(err error) problem {
 	case errors.Is(err, coord.ErrNotFound):
 		return problem{Status: http.StatusNotFound, Detail: "there is no such thing"}
 	case errors.Is(err, coord.ErrConflict):
-		return problem{Status: http.StatusConflict, Detail: err.Error()}
+		return problem{Status: http.StatusConflict, Detail: "something else was done meanwhile, look again"}
 	case errors.Is(err, coord.ErrUnavailable), errors.Is(err, coord.ErrBackpressure), errors.Is(err, coord.ErrClosed):
 		return problem{Status: http.StatusServiceUnavailable, Detail: "the server can't do this at the moment, try again"}
 	}
@@ -150,8 +159,16 @@ func readJSON(r *http.Request, into any) error {
 			Detail: fmt.Sprintf("the body may have at most %d bytes", tooLarge.Limit),
 		}
 	}
-	if err != nil {
-		return problem{Status: http.StatusBadRequest, Detail: "the body is not the JSON that is expected: " + err.Error()}
+	wrong, isType := errors.AsType[*json.UnmarshalTypeError](err) // its text names types of this program
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, io.EOF):
+		return problem{Status: http.StatusBadRequest, Detail: "the body is empty"}
+	case isType && wrong.Field == "":
+		return problem{Status: http.StatusBadRequest, Detail: "the body must be a JSON object"}
+	case isType:
+		return &coord.InvalidError{Field: strings.ToLower(wrong.Field), Reason: "is of the wrong type"}
 	}
-	return nil
+	return problem{Status: http.StatusBadRequest, Detail: "the body is not JSON: " + err.Error()}
 }

@@ -76,16 +76,22 @@ func parseAddr(s string) netip.Addr {
 	return addr.Unmap().WithZone("")
 }
 
-// private serves only who has the metrics token or, without one, who is on this
-// machine and did not come through a proxy.
+// operator reports whether a request comes from who runs the program: it has the
+// metrics token or, without one, is from this machine and came through no proxy.
+// A proxy on this machine may say nothing of itself, so that counts only where
+// there is none.
+func (h *handler) operator(r *http.Request) bool {
+	if token := h.config.MetricsToken; token != "" {
+		given, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+		return subtle.ConstantTimeCompare([]byte(given), []byte(token)) == 1
+	}
+	return h.config.Local() && parseAddr(r.RemoteAddr).IsLoopback() && r.Header.Get(forwardedFor) == ""
+}
+
+// private serves the operator alone.
 func (h *handler) private(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		allowed := parseAddr(r.RemoteAddr).IsLoopback() && r.Header.Get(forwardedFor) == ""
-		if token := h.config.MetricsToken; token != "" {
-			given, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-			allowed = subtle.ConstantTimeCompare([]byte(given), []byte(token)) == 1
-		}
-		if !allowed {
+		if !h.operator(r) {
 			writeProblem(w, problem{Status: http.StatusForbidden, Detail: "metrics need the metrics token"})
 			return
 		}

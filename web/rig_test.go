@@ -215,7 +215,7 @@ func (c *client) do(method, path string, b body, header http.Header) (*http.Resp
 		c.t.Fatal(err)
 	}
 	var value body
-	if strings.HasSuffix(answer.Header.Get("Content-Type"), "json") {
+	if len(text) > 0 && strings.HasSuffix(answer.Header.Get("Content-Type"), "json") {
 		if err := json.Unmarshal(text, &value); err != nil {
 			c.t.Fatalf("%s %s: %v in %s", method, path, err, text)
 		}

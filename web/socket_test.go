@@ -263,6 +263,7 @@ func TestSubscriptions(t *testing.T) {
 	refused("forbidden", body{"type": "subscribe", "topics": body{"room:1x": "0"}})
 	refused("forbidden", body{"type": "subscribe", "topics": body{"room:01": "0"}})
 	refused("not_found", body{"type": "subscribe", "topics": body{topic: "0", "room:999": "0"}})
+	refused("limited", body{"type": "subscribe", "topics": body{topic: "0", "room:7": "0", "room:8": "0", "room:9": "0"}})
 	refused("invalid", body{"type": "subscribe", "topics": body{topic: "elsewhere"}})
 	refused("invalid", body{"type": "subscribe", "topics": []string{topic}})
 	refused("invalid", body{"type": "unsubscribe", "topics": body{topic: "0"}})
@@ -365,6 +366,22 @@ func TestFrameLimits(t *testing.T) {
 	}
 	if limited == 0 || limited > 30 {
 		t.Errorf("%d of 60 messages at once were limited", limited)
+	}
+}
+
+func TestMessagesWithoutFramesCount(t *testing.T) {
+	rp := start(t, newDatabase(t), func(c *app.Config) {
+		c.Hub.FrameRate = coord.Limit{Rate: 1, Per: time.Hour, Burst: 10, Cost: 1}
+	})
+	c := rp.user(t, "Ada")
+	for _, nothing := range []string{"{", "[]"} {
+		s := c.connect()
+		for range 11 {
+			if err := s.ws.WriteMessage(websocket.TextMessage, []byte(nothing)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.expectClose(websocket.ClosePolicyViolation)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"runtime/debug"
 	"strings"
 
 	"github.com/julienschmidt/httprouter"
@@ -64,8 +65,18 @@ func New(
 func (h *handler) routes(static *static) http.Handler {
 	r := httprouter.New()
 	r.HandleOPTIONS = false
+	get := func(path string, handler http.Handler) {
+		for _, method := range []string{"GET", "HEAD"} {
+			r.Handler(method, path, handler)
+		}
+	}
 	api := func(method, path string, bodyLimit int64, endpoint endpoint) {
-		r.Handler(method, "/api/v1"+path, h.api(bodyLimit, endpoint))
+		path, handler := "/api/v1"+path, h.api(bodyLimit, endpoint)
+		if method == "GET" {
+			get(path, handler)
+			return
+		}
+		r.Handler(method, path, handler)
 	}
 	api("GET", "/setup", noBody, h.getSetup)
 	api("POST", "/setup", authBody, h.postSetup)
@@ -87,15 +98,13 @@ func (h *handler) routes(static *static) http.Handler {
 	api("GET", "/schedule", noBody, h.signedIn(h.getSchedule))
 
 	r.HandlerFunc("GET", "/ws", h.serveSocket)
-	r.HandlerFunc("GET", "/healthz/live", func(w http.ResponseWriter, _ *http.Request) {
+	get("/healthz/live", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		writeJSON(w, http.StatusOK, map[string]string{"status": "live"})
-	})
-	r.HandlerFunc("GET", "/healthz/ready", h.ready)
-	r.Handler("GET", "/metrics", h.private(h.metrics.Handler()))
-	for _, method := range []string{"GET", "HEAD"} {
-		r.HandlerFunc(method, "/", static.page)
-		r.HandlerFunc(method, "/static/*path", static.file)
-	}
+	}))
+	get("/healthz/ready", http.HandlerFunc(h.ready))
+	get("/metrics", h.private(h.metrics.Handler()))
+	get("/", http.HandlerFunc(static.page))
+	get("/static/*path", http.HandlerFunc(static.file))
 
 	r.NotFound = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, "/api/") {
@@ -111,7 +120,8 @@ func (h *handler) routes(static *static) http.Handler {
 		if err, ok := reason.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 			panic(reason)
 		}
-		h.log.ErrorContext(r.Context(), "a request panicked", "path", r.URL.Path, "reason", reason)
+		h.log.ErrorContext(r.Context(), "a request panicked", "path", r.URL.Path, "reason", reason,
+			"stack", string(debug.Stack()))
 		writeProblem(w, problem{Status: http.StatusInternalServerError})
 	}
 	return r
@@ -126,6 +136,11 @@ func (h *handler) serveSocket(w http.ResponseWriter, r *http.Request) {
 
 func (h *handler) ready(w http.ResponseWriter, r *http.Request) {
 	ready, checks := h.health.Ready(r.Context())
+	if !h.operator(r) { // an error of the database names addresses and accounts
+		for i := range checks {
+			checks[i].Error = ""
+		}
+	}
 	answer := struct {
 		Status string         `json:"status"`
 		Checks []health.Check `json:"checks"`

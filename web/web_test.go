@@ -198,10 +198,16 @@ func TestRooms(t *testing.T) {
 		t.Errorf("got %v", list)
 	}
 	id, _ := c.room("General")
-	c.call("POST", "/api/v1/rooms", body{"name": "general"}, 409)
-	if got := c.call("POST", "/api/v1/rooms", body{"name": "\t"}, 422); got["field"] != "name" {
+	if got := c.call("POST", "/api/v1/rooms", body{"name": "general"}, 409); got["field"] != "name" ||
+		got["detail"] != `there is a room named "general" already` {
 		t.Errorf("got %v", got)
 	}
+	for _, name := range []any{"\t", "\u200b", "a\u202eb", 5} {
+		if got := c.call("POST", "/api/v1/rooms", body{"name": name}, 422); got["field"] != "name" {
+			t.Errorf("%q: got %v", name, got)
+		}
+	}
+	c.room("👩\u200d💻")
 	path := fmt.Sprintf("/api/v1/rooms/%d/messages", id)
 	if got := c.call("GET", path, nil, 200); got["position"] != "0" || got["more"] != false || len(got["messages"].([]any)) != 0 {
 		t.Errorf("got %v", got)
@@ -234,9 +240,14 @@ func TestRooms(t *testing.T) {
 	c.call("POST", path, body{"client_id": "y", "text": "a\x00b"}, 422)
 	c.call("GET", "/api/v1/rooms/999/messages", nil, 404)
 	c.call("GET", "/api/v1/rooms/x/messages", nil, 404)
-	c.call("POST", "/api/v1/rooms/999/messages", body{"client_id": "z", "text": "x"}, 404)
+	if got := c.call("POST", "/api/v1/rooms/999/messages", body{"client_id": "z", "text": "x"}, 404); got["detail"] != "there is no such room" {
+		t.Errorf("got %v", got)
+	}
 	other, _ := c.room("Other")
-	c.call("POST", fmt.Sprintf("/api/v1/rooms/%d/messages", other), body{"client_id": "c0", "text": "m0"}, 409)
+	got := c.call("POST", fmt.Sprintf("/api/v1/rooms/%d/messages", other), body{"client_id": "c0", "text": "m0"}, 409)
+	if got["field"] != "client_id" || got["detail"] != "was used in another room" {
+		t.Errorf("got %v", got)
+	}
 }
 
 func TestTasks(t *testing.T) {
@@ -260,7 +271,16 @@ func TestTasks(t *testing.T) {
 	if got["room"] != "Reports" || got["description"] != "every second, Europe/Berlin" && got["description"] != "every second" {
 		t.Errorf("got %v", got)
 	}
-	c.call("POST", "/api/v1/tasks", task, 409)
+	if got := c.call("POST", "/api/v1/tasks", task, 409); got["field"] != "name" || got["detail"] != `there is a task named "tick" already` {
+		t.Errorf("got %v", got)
+	}
+	for field, value := range map[string]string{"name": "a\x01b", "zone": "Mars"} { // found by package coord
+		wrong := body{"name": "by hand", "room_id": id, "text": "now"}
+		wrong[field] = value
+		if got := c.call("POST", "/api/v1/tasks", wrong, 422); got["field"] != field {
+			t.Errorf("%s: got %v", field, got)
+		}
+	}
 	for range 2 {
 		frame := s.expect("event")["payload"].(body)
 		if frame["text"] != "still here" || frame["author"] != "tick" || frame["user_id"] != 0.0 {
@@ -281,7 +301,9 @@ func TestTasks(t *testing.T) {
 		t.Errorf("got %v", list)
 	}
 	c.call("DELETE", "/api/v1/tasks/tick", nil, 204)
-	c.call("DELETE", "/api/v1/tasks/tick", nil, 404)
+	if got := c.call("DELETE", "/api/v1/tasks/tick", nil, 404); got["detail"] != "there is no such task" {
+		t.Errorf("got %v", got)
+	}
 	c.call("GET", "/api/v1/tasks/tick/runs", nil, 404)
 
 	c.call("POST", "/api/v1/tasks", body{"name": "by hand", "room_id": id, "text": "now"}, 201)
@@ -312,6 +334,10 @@ func TestSchedulePreview(t *testing.T) {
 func TestBodies(t *testing.T) {
 	rp := start(t, newDatabase(t), nil)
 	c := rp.client(t)
+	c.call("POST", "/api/v1/session", body{"name": "a\x00b", "password": "whatever"}, 401)
+	if got := c.call("POST", "/api/v1/session", body{"name": 5}, 422); got["field"] != "name" || got["detail"] != "is of the wrong type" {
+		t.Errorf("got %v", got)
+	}
 	c.call("POST", "/api/v1/session", body{"name": "x", "password": strings.Repeat("x", 65<<10)}, 413)
 	for contentType, want := range map[string]int{"text/plain": 415, "application/json; charset=utf-8": 401} {
 		answer, _ := c.do("POST", "/api/v1/session", body{"name": "x", "password": "y"}, http.Header{"Content-Type": {contentType}})
@@ -368,6 +394,11 @@ func TestPageAndHeaders(t *testing.T) {
 	if again, _ := c.do("GET", "/", nil, http.Header{"If-None-Match": {answer.Header.Get("Etag")}}); again.StatusCode != http.StatusNotModified {
 		t.Errorf("with the ETag: got %s", again.Status)
 	}
+	for _, path := range []string{"/", "/healthz/live", "/healthz/ready", "/metrics", "/api/v1/setup"} {
+		if answer, _ := c.do("HEAD", path, nil, http.Header{"Accept-Encoding": {"identity"}}); answer.StatusCode != http.StatusOK {
+			t.Errorf("HEAD %s: got %s", path, answer.Status)
+		}
+	}
 	for path, want := range map[string]int{"/static/favicon.svg": 200, "/static/../web.go": 404, "/static/none": 404, "/nothing": 404} {
 		if answer, _ := c.do("GET", path, nil, nil); answer.StatusCode != want {
 			t.Errorf("%s: got %s, want %d", path, answer.Status, want)
@@ -413,6 +444,20 @@ func TestHealthAndMetrics(t *testing.T) {
 		t.Errorf("got %s %v", answer.Status, value)
 	}
 	c.call("GET", "/healthz/live", nil, 200)
+}
+
+// A proxy on the same machine need not say that it is one.
+func TestOperatorBehindALocalProxy(t *testing.T) {
+	rp := start(t, newDatabase(t), func(c *app.Config) { c.PublicURL = "https://chat.example.com" })
+	c := rp.client(t)
+	c.call("GET", "/metrics", nil, 403)
+	if err := rp.backend.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	_, value := c.do("GET", "/healthz/ready", nil, nil)
+	if check := value["checks"].([]any)[0].(body); check["ok"] != false || check["error"] != nil {
+		t.Errorf("got %v", check)
+	}
 }
 
 func TestMetricsToken(t *testing.T) {

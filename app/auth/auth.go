@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -38,11 +39,17 @@ func (e *LimitedError) Error() string { return "too many attempts, try again lat
 // SetupTTL is how long a set-up token is good.
 const SetupTTL = 24 * time.Hour
 
-// KindRevoked is the kind of the event that ends a session, on [SessionTopic].
+// KindRevoked is the kind of the event that ends a session, on the [UserTopic]
+// of its user. Its payload is a [Revoked].
 const KindRevoked = "session.revoked"
 
-// SessionTopic is the topic on which the end of a session is published.
-func SessionTopic(id int64) string { return "session:" + strconv.FormatInt(id, 10) }
+// UserTopic is the topic on which is published what concerns one user alone.
+func UserTopic(id int64) string { return "user:" + strconv.FormatInt(id, 10) }
+
+// Revoked says which session has ended.
+type Revoked struct {
+	Session int64 `json:"session"`
+}
 
 // Options configure a [Service]. The zero value has good defaults.
 type Options struct {
@@ -173,7 +180,9 @@ func (s *Service) AddUser(ctx context.Context, name, password string, role store
 		return u.DropSetupTokens(ctx)
 	})
 	if errors.Is(err, coord.ErrConflict) {
-		err = fmt.Errorf("%w: there is a user named %q already", coord.ErrConflict, name)
+		err = &store.ReasonError{
+			Err: coord.ErrConflict, Field: "name", Reason: fmt.Sprintf("there is a user named %q already", name),
+		}
 	}
 	return user, password, err
 }
@@ -186,7 +195,7 @@ func (s *Service) SignIn(ctx context.Context, name, password, address string) (S
 	if err != nil {
 		return SignedIn{}, err
 	}
-	if len(password) > maxPassword { // nobody has one, and hashing it costs
+	if len(password) > maxPassword || CheckName(name) != nil { // nobody has one, and looking costs
 		return SignedIn{}, ErrWrongCredentials
 	}
 	known, err := s.store.Credentials(ctx, name)
@@ -236,11 +245,15 @@ func (s *Service) charge(ctx context.Context, name, address string) (accountKey 
 // SignOut ends a session; its sockets on all replicas hear of it.
 func (s *Service) SignOut(ctx context.Context, id int64) error {
 	return s.store.InTx(ctx, func(ctx context.Context, u store.Unit) error {
-		there, err := u.EndSession(ctx, id)
+		user, there, err := u.EndSession(ctx, id)
 		if err != nil || !there {
 			return err
 		}
-		return u.Coord.Publish(ctx, coord.NewEvent{Topic: SessionTopic(id), Kind: KindRevoked, Payload: []byte("{}")})
+		payload, err := json.Marshal(Revoked{Session: id})
+		if err != nil {
+			return err
+		}
+		return u.Coord.Publish(ctx, coord.NewEvent{Topic: UserTopic(user), Kind: KindRevoked, Payload: payload})
 	})
 }
 

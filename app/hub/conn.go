@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime/debug"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -32,6 +33,7 @@ type conn struct {
 	hub     *Hub
 	id      string
 	session int64
+	own     string // the topic of its user
 	user    store.User
 	stream  coord.Stream
 	out     *outbox
@@ -53,9 +55,9 @@ type conn struct {
 	message []byte // the close frame, kept for a socket that has not started
 }
 
-func (h *Hub) newConn(session int64) *conn {
+func (h *Hub) newConn(session, user int64) *conn {
 	c := &conn{
-		hub: h, id: uuid.NewString(), session: session,
+		hub: h, id: uuid.NewString(), session: session, own: auth.UserTopic(user),
 		inbox:     make(chan []byte, inboxFrames),
 		topics:    make(map[string]coord.Position),
 		frameRate: bucket{gcra: h.o.FrameRate.GCRA()},
@@ -107,8 +109,20 @@ func (c *conn) start(s *melody.Session) {
 		Limits: limits{FrameBytes: c.hub.o.FrameBytes, Topics: c.hub.o.Topics},
 	}))
 	ctx := s.Request.Context() // ends with the socket
-	c.workers.Go(func() { c.deliverAll(ctx) })
-	c.workers.Go(func() { c.answerAll(ctx) })
+	c.workers.Go(func() { c.guard(ctx, c.deliverAll) })
+	c.workers.Go(func() { c.guard(ctx, c.answerAll) })
+}
+
+// guard lets a panic end this socket and not the others.
+func (c *conn) guard(ctx context.Context, work func(context.Context)) {
+	defer func() {
+		if reason := recover(); reason != nil {
+			c.hub.log.ErrorContext(ctx, "a socket panicked", "user_id", c.user.ID, "reason", reason,
+				"stack", string(debug.Stack()))
+			c.close(closeInternal, "internal error")
+		}
+	}()
+	work(ctx)
 }
 
 // close sends a close frame behind the message that is being written, drops what
@@ -169,8 +183,8 @@ func (c *conn) deliver(ctx context.Context, events []coord.Event) bool {
 	c.order.Lock()
 	defer c.order.Unlock()
 	for _, e := range events {
-		if e.Topic == auth.SessionTopic(c.session) {
-			if e.Kind == auth.KindRevoked {
+		if e.Topic == c.own {
+			if c.revokedBy(e) {
 				c.close(CloseUnauthorised, "signed out")
 				return false
 			}
@@ -197,9 +211,20 @@ func (c *conn) deliver(ctx context.Context, events []coord.Event) bool {
 	return true
 }
 
+// revokedBy reports whether an event of the user's own topic ends this session.
+func (c *conn) revokedBy(e coord.Event) bool {
+	var r auth.Revoked
+	return e.Kind == auth.KindRevoked && json.Unmarshal(e.Payload, &r) == nil && r.Session == c.session
+}
+
 func (c *conn) reset(topic, reason string, head coord.Position) bool {
 	c.order.Lock()
 	defer c.order.Unlock()
+	if topic == c.own {
+		// What was missed may have been the end of the session; a new socket asks.
+		c.close(closeRestart, "restart")
+		return false
+	}
 	if _, subscribed := c.topics[topic]; !subscribed {
 		return true
 	}
@@ -238,16 +263,19 @@ func (c *conn) answerAll(ctx context.Context) {
 			}
 		case message := <-c.inbox:
 			c.inboxBytes.Add(-int64(len(message)))
-			if c.isClosing() {
-				continue
-			}
 			requests, err := parseRequests(message)
 			if err != nil {
-				c.frameRate.allow() // counts as one
+				if !c.frameRate.allow() { // counts as one
+					c.close(closePolicy, "too many frames")
+					continue
+				}
 				c.out.put(encode(errorFrame{Type: "error", Code: codeInvalid, Message: err.Error()}))
 				continue
 			}
 			for _, r := range requests {
+				if c.isClosing() { // also in the middle of an array
+					break
+				}
 				if !c.frameRate.allow() {
 					c.close(closePolicy, "too many frames")
 					break
@@ -296,6 +324,9 @@ func (c *conn) errorFrame(ctx context.Context, id string, err error) errorFrame 
 		return f
 	}
 	invalid, isInvalid := errors.AsType[*coord.InvalidError](err)
+	if reason, ok := errors.AsType[*store.ReasonError](err); ok && reason.Field != "" {
+		f.Message = reason.Field + ": " + reason.Reason
+	}
 	switch {
 	case isInvalid:
 		f.Code, f.Message = codeInvalid, invalid.Field+": "+invalid.Reason
@@ -319,11 +350,15 @@ func (c *conn) subscribe(ctx context.Context, r request) error {
 	if err := json.Unmarshal(r.Topics, &asked); err != nil {
 		return refusal{codeInvalid, `topics: must be an object such as {"room:1":"head"}`}
 	}
+	tooMany := refusal{codeLimited, fmt.Sprintf("topics: a connection may have %d", c.hub.o.Topics)}
+	if len(asked) > c.hub.o.Topics { // before the store is asked about them
+		return tooMany
+	}
 	from := make(map[string]coord.Position, len(asked))
 	for topic, at := range asked {
 		position, err := coord.ParsePosition(at)
-		if err != nil {
-			return err
+		if invalid, ok := errors.AsType[*coord.InvalidError](err); ok {
+			return refusal{codeInvalid, "topics: " + invalid.Reason}
 		}
 		from[topic] = position
 	}
@@ -344,7 +379,7 @@ func (c *conn) subscribe(ctx context.Context, r request) error {
 		}
 	}
 	if len(c.topics)+len(from) > c.hub.o.Topics {
-		return refusal{codeLimited, fmt.Sprintf("topics: a connection may have %d", c.hub.o.Topics)}
+		return tooMany
 	}
 	// The client is told a position that it can resume from even if it loses the
 	// connection before the first event.

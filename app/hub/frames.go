@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/tandemhq/tandem/app/store"
@@ -35,7 +37,11 @@ type request struct {
 func parseRequests(message []byte) ([]request, error) {
 	if trimmed := bytes.TrimLeft(message, " \t\r\n"); len(trimmed) > 0 && trimmed[0] == '[' {
 		var list []request
-		return list, strictly(message, &list)
+		err := strictly(message, &list)
+		if err == nil && len(list) == 0 {
+			err = errors.New("an array without a frame")
+		}
+		return list, err
 	}
 	list := make([]request, 1)
 	return list, strictly(message, &list[0])
@@ -44,8 +50,15 @@ func parseRequests(message []byte) ([]request, error) {
 func strictly(b []byte, into any) error {
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
-	if err := d.Decode(into); err != nil {
-		return err
+	err := d.Decode(into)
+	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok { // its text names types of this program
+		if wrong.Field == "" {
+			return errors.New("a frame must be a JSON object")
+		}
+		return fmt.Errorf("%s: is of the wrong type", wrong.Field)
+	}
+	if err != nil {
+		return errors.New(strings.TrimPrefix(err.Error(), "json: "))
 	}
 	if _, err := d.Token(); err != io.EOF {
 		return errors.New("more than one JSON value in a message")

@@ -46,6 +46,7 @@ const (
 	closePolicy       = melody.ClosePolicyViolation
 	closeRestart      = melody.CloseServiceRestart
 	closeUnsupported  = melody.CloseUnsupportedData
+	closeInternal     = melody.CloseInternalServerErr
 )
 
 var (
@@ -186,11 +187,11 @@ func (h *Hub) Serve(w http.ResponseWriter, r *http.Request) error {
 	if h.isDraining() {
 		return ErrDraining // before the ticket is burnt
 	}
-	session, err := h.redeem(r)
+	session, user, err := h.redeem(r)
 	if err != nil {
 		return err
 	}
-	c := h.newConn(session)
+	c := h.newConn(session, user)
 	if err := h.enter(c); err != nil {
 		return err
 	}
@@ -198,14 +199,17 @@ func (h *Hub) Serve(w http.ResponseWriter, r *http.Request) error {
 
 	// The stream hears of a revocation from here on, and the session is checked
 	// after that, so that none can fall in between.
-	c.stream, err = h.events.Subscribe(r.Context(), map[string]coord.Position{auth.SessionTopic(session): coord.Head})
+	c.stream, err = h.events.Subscribe(r.Context(), map[string]coord.Position{c.own: coord.Head})
 	if err != nil {
 		return err
 	}
 	defer c.stream.Close()
 	signedIn, err := h.auth.Session(r.Context(), session)
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
+	case signedIn.User.ID != user:
+		return ErrTicket
 	}
 	c.user = signedIn.User
 
@@ -225,27 +229,29 @@ func (h *Hub) Serve(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// redeem burns the ticket of a handshake and returns the session it was for.
-func (h *Hub) redeem(r *http.Request) (int64, error) {
+// redeem burns the ticket of a handshake and returns the session and the user
+// it was for.
+func (h *Hub) redeem(r *http.Request) (session, user int64, err error) {
 	secret := TicketOf(r)
 	if secret == "" {
-		return 0, ErrTicket
+		return 0, 0, ErrTicket
 	}
 	use := coord.TicketUse{Purpose: TicketPurpose, Origin: r.Header.Get("Origin")}
 	ticket, err := h.tickets.Redeem(r.Context(), secret, use)
 	for _, refusal := range []error{coord.ErrNotFound, coord.ErrExpired, coord.ErrConflict, coord.ErrInvalid} {
 		if errors.Is(err, refusal) {
-			return 0, fmt.Errorf("%w: %w", ErrTicket, refusal)
+			return 0, 0, fmt.Errorf("%w: %w", ErrTicket, refusal)
 		}
 	}
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
-	session, err := strconv.ParseInt(ticket.Session, 10, 64)
-	if err != nil {
-		return 0, ErrTicket
+	session, sessionErr := strconv.ParseInt(ticket.Session, 10, 64)
+	user, userErr := strconv.ParseInt(ticket.User, 10, 64)
+	if sessionErr != nil || userErr != nil {
+		return 0, 0, ErrTicket
 	}
-	return session, nil
+	return session, user, nil
 }
 
 // Ticket issues a ticket for a socket of a session, to be opened by a request

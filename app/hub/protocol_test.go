@@ -28,6 +28,23 @@ func keys(t *testing.T, object []byte) []string {
 	return names
 }
 
+func TestParseErrorsNameNoTypes(t *testing.T) {
+	for message, want := range map[string]string{
+		`[]`:                             "an array without a frame",
+		`5`:                              "a frame must be a JSON object",
+		`["x"]`:                          "a frame must be a JSON object",
+		`{"type":5}`:                     "type: is of the wrong type",
+		`{"type":"send","room":"1"}`:     "room: is of the wrong type",
+		`[{"type":"ping"},{"sender":1}]`: `unknown field "sender"`,
+		`{"type":"ping"}{}`:              "more than one JSON value in a message",
+		`{`:                              "unexpected EOF",
+	} {
+		if _, err := parseRequests([]byte(message)); err == nil || err.Error() != want {
+			t.Errorf("%s: got %v, want %s", message, err, want)
+		}
+	}
+}
+
 // The examples of the document have the fields that are really sent and read.
 func TestProtocolDocument(t *testing.T) {
 	text, err := os.ReadFile("../../docs/protocol.md")

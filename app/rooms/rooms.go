@@ -72,7 +72,9 @@ func (s *Service) Create(ctx context.Context, by store.User, name string) (store
 		return publish(ctx, u, ListTopic, KindRoom, room)
 	})
 	if errors.Is(err, coord.ErrConflict) {
-		err = fmt.Errorf("%w: there is a room named %q already", coord.ErrConflict, name)
+		err = &store.ReasonError{
+			Err: coord.ErrConflict, Field: "name", Reason: fmt.Sprintf("there is a room named %q already", name),
+		}
 	}
 	return room, err
 }
@@ -111,7 +113,7 @@ func (s *Service) Messages(ctx context.Context, room, before int64, limit int) (
 func (s *Service) MustExist(ctx context.Context, rooms ...int64) error {
 	found, err := s.store.RoomIDs(ctx, rooms)
 	if err == nil && len(found) < len(rooms) {
-		err = fmt.Errorf("%w: there is no such room", coord.ErrNotFound)
+		err = noRoom()
 	}
 	return err
 }
@@ -135,9 +137,9 @@ func (s *Service) Post(ctx context.Context, by store.User, room int64, clientID,
 	})
 	switch {
 	case errors.Is(err, coord.ErrNotFound):
-		err = fmt.Errorf("%w: there is no such room", coord.ErrNotFound)
+		err = noRoom()
 	case err == nil && m.RoomID != room:
-		err = fmt.Errorf("%w: the client_id was used in another room", coord.ErrConflict)
+		err = &store.ReasonError{Err: coord.ErrConflict, Field: "client_id", Reason: "was used in another room"}
 	}
 	return m, created, err
 }
@@ -159,17 +161,26 @@ func publish(ctx context.Context, u store.Unit, topic, kind string, payload any)
 	return u.Coord.Publish(ctx, coord.NewEvent{Topic: topic, Kind: kind, Payload: b})
 }
 
+func noRoom() error {
+	return &store.ReasonError{Err: coord.ErrNotFound, Reason: "there is no such room"}
+}
+
 func checkName(name string) error {
 	switch {
-	case name == "":
+	case !strings.ContainsFunc(name, visible):
 		return invalid("name", "must not be empty")
-	case !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl):
+	case !utf8.ValidString(name) || strings.ContainsFunc(name, control):
 		return invalid("name", "may not contain control characters")
 	case utf8.RuneCountInString(name) > maxName:
 		return invalid("name", fmt.Sprintf("may have at most %d characters", maxName))
 	}
 	return nil
 }
+
+func visible(r rune) bool { return unicode.IsGraphic(r) && !unicode.IsSpace(r) }
+
+// control finds also what turns the direction of the text around a name.
+func control(r rune) bool { return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) }
 
 // CheckText says what is wrong with the text of a message.
 func CheckText(text string) error {

@@ -68,10 +68,16 @@ func (s *Store) session(ctx context.Context, text string, key any) (Session, err
 	return Session{ID: row.SessionID, User: row.User}, err
 }
 
-// EndSession deletes a session and reports whether there was one.
-func (u Unit) EndSession(ctx context.Context, id int64) (bool, error) {
-	n, err := exec(ctx, u.db, `DELETE FROM app_sessions WHERE id = ?`, id)
-	return n > 0, err
+// EndSession deletes a session. It reports whether there was one, and whose.
+func (u Unit) EndSession(ctx context.Context, id int64) (user int64, there bool, err error) {
+	type owner struct {
+		UserID int64 `bun:"user_id"`
+	}
+	owners, err := query[owner](ctx, u.db, `DELETE FROM app_sessions WHERE id = ? RETURNING user_id`, id)
+	if err != nil || len(owners) == 0 {
+		return 0, false, err
+	}
+	return owners[0].UserID, true, nil
 }
 
 // Reap deletes a bounded number of sessions and set-up tokens that are too old

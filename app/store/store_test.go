@@ -54,6 +54,10 @@ func testNames(t *testing.T, db database) {
 	if err != nil || c.Name != "Ada" || c.PasswordHash != "x" {
 		t.Errorf("got %+v, %v", c, err)
 	}
+	mustAddUser(t, st, "Zoë  Σας")
+	if c, err := st.Credentials(t.Context(), "zoË ΣΑΣ"); err != nil || c.Name != "Zoë  Σας" {
+		t.Errorf("got %+v, %v", c, err)
+	}
 	if _, err := st.Credentials(t.Context(), "Bob"); !errors.Is(err, coord.ErrNotFound) {
 		t.Errorf("got %v, want not found", err)
 	}
@@ -127,7 +131,7 @@ func testSessions(t *testing.T, db database) {
 	}
 	for _, want := range []bool{true, false} {
 		err := st.InTx(t.Context(), func(ctx context.Context, u store.Unit) error {
-			there, err := u.EndSession(ctx, made.ID)
+			_, there, err := u.EndSession(ctx, made.ID)
 			if there != want {
 				t.Errorf("got %v, want %v", there, want)
 			}

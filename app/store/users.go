@@ -41,8 +41,12 @@ type Credentials struct {
 	PasswordHash string
 }
 
-// NameKey is a name as it is compared: two that differ in case only are one.
-func NameKey(name string) string { return strings.ToLower(strings.TrimSpace(name)) }
+// NameKey is a name as it is compared: two that differ in case or in how many
+// spaces there are only are one.
+func NameKey(name string) string {
+	// By way of upper case, which letters such as σ and ς share.
+	return strings.ToLower(strings.ToUpper(strings.Join(strings.Fields(name), " ")))
+}
 
 // HasUsers reports whether there is any user.
 func (s *Store) HasUsers(ctx context.Context) (bool, error) {

@@ -115,10 +115,12 @@ func (s *Service) Create(ctx context.Context, n NewTask) (Task, error) {
 		return u.Coord.Publish(ctx, changed(n.Name))
 	})
 	if errors.Is(err, coord.ErrConflict) {
-		err = fmt.Errorf("%w: there is a task named %q already", coord.ErrConflict, n.Name)
+		err = &store.ReasonError{
+			Err: coord.ErrConflict, Field: "name", Reason: fmt.Sprintf("there is a task named %q already", n.Name),
+		}
 	}
 	if err != nil {
-		return Task{}, err
+		return Task{}, formError(err)
 	}
 	return s.view(ctx, stored)
 }
@@ -198,12 +200,12 @@ func (s *Service) List(ctx context.Context) ([]Task, error) {
 // Pause stops the occurrences of a task, or lets them happen again.
 func (s *Service) Pause(ctx context.Context, name string, paused bool) (Task, error) {
 	if err := s.claimer.PauseTask(ctx, name, paused); err != nil {
-		return Task{}, err
+		return Task{}, noTask(err)
 	}
 	s.tell(ctx, name)
 	t, err := s.claimer.Task(ctx, name)
 	if err != nil {
-		return Task{}, err
+		return Task{}, noTask(err)
 	}
 	return s.view(ctx, t)
 }
@@ -211,7 +213,7 @@ func (s *Service) Pause(ctx context.Context, name string, paused bool) (Task, er
 // Delete removes a task.
 func (s *Service) Delete(ctx context.Context, name string) error {
 	if err := s.claimer.DeleteTask(ctx, name); err != nil {
-		return err
+		return noTask(err)
 	}
 	s.tell(ctx, name)
 	return nil
@@ -221,10 +223,10 @@ func (s *Service) Delete(ctx context.Context, name string) error {
 func (s *Service) RunNow(ctx context.Context, name string) (Run, error) {
 	r, err := s.claimer.Trigger(ctx, name, "")
 	if errors.Is(err, coord.ErrConflict) {
-		err = fmt.Errorf("%w: the task has a run that has not ended", coord.ErrConflict)
+		err = &store.ReasonError{Err: coord.ErrConflict, Reason: "the task has a run that has not ended"}
 	}
 	if err != nil {
-		return Run{}, err
+		return Run{}, noTask(err)
 	}
 	s.tell(ctx, name)
 	return viewRun(r), nil
@@ -234,7 +236,7 @@ func (s *Service) RunNow(ctx context.Context, name string) (Run, error) {
 func (s *Service) Runs(ctx context.Context, name string) ([]Run, error) {
 	t, err := s.claimer.Task(ctx, name)
 	if err != nil {
-		return nil, err
+		return nil, noTask(err)
 	}
 	list := []Run{}
 	for r, err := range s.claimer.Runs(ctx, coord.RunFilter{TaskID: t.ID, Limit: historyLen}) {
@@ -326,6 +328,24 @@ func viewRun(r coord.Run) Run {
 		ID: r.ID, State: r.State, ScheduledFor: r.ScheduledFor, StartedAt: r.StartedAt, FinishedAt: r.FinishedAt,
 		Attempt: r.Attempt, Worker: r.Worker, Error: r.Error,
 	}
+}
+
+func noTask(err error) error {
+	if errors.Is(err, coord.ErrNotFound) {
+		return &store.ReasonError{Err: coord.ErrNotFound, Reason: "there is no such task"}
+	}
+	return err
+}
+
+// formError gives what package coord finds wrong with a task the field of the
+// form that it came from.
+func formError(err error) error {
+	if e, ok := errors.AsType[*coord.InvalidError](err); ok {
+		if field, ok := strings.CutPrefix(e.Field, "Task."); ok {
+			return invalid(strings.ToLower(field), e.Reason)
+		}
+	}
+	return err
 }
 
 func invalid(field, reason string) error { return &coord.InvalidError{Field: field, Reason: reason} }

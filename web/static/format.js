@@ -117,9 +117,14 @@ function inlineText(text) {
 }
 
 // The punctuation behind a link belongs to the sentence; so does a bracket that the link does not open.
+// Links may be as long as a message, so this takes one pass.
 function withoutTail(link) {
-  const url = link.replace(/[.,;:!?'*_]+$/, '')
-  const opens = { ')': '(', ']': '[', '}': '{' }
-  const open = opens[url.at(-1)]
-  return open && !url.includes(open) ? withoutTail(url.slice(0, -1)) : url
+  const opened = { ')': link.indexOf('('), ']': link.indexOf('['), '}': link.indexOf('{') }
+  const outside = (end) => {
+    const at = opened[link[end - 1]]
+    return at === undefined ? ".,;:!?'*_".includes(link[end - 1]) : at < 0 || at >= end
+  }
+  let end = link.length
+  while (end && outside(end)) end--
+  return link.slice(0, end)
 }
