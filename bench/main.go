@@ -13,6 +13,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"strconv"
@@ -25,7 +26,7 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	err := run(ctx)
+	err := run(ctx, os.Stdout, os.Getenv)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -40,12 +41,12 @@ type settings struct {
 	json   bool
 }
 
-func readSettings() (settings, error) {
-	s := settings{length: 2 * time.Second, json: os.Getenv("JSON") == "1"}
-	if f := os.Getenv("FILTER"); f != "" {
+func readSettings(getenv func(string) string) (settings, error) {
+	s := settings{length: 2 * time.Second, json: getenv("JSON") == "1"}
+	if f := getenv("FILTER"); f != "" {
 		s.filter = strings.Split(f, ",")
 	}
-	if text := os.Getenv("SECONDS"); text != "" {
+	if text := getenv("SECONDS"); text != "" {
 		seconds, err := strconv.ParseFloat(text, 64)
 		if err != nil || seconds <= 0 || seconds > 3600 {
 			return s, fmt.Errorf("SECONDS is %q; set the seconds of one measurement, such as 2", text)
@@ -107,13 +108,13 @@ var drivers = []struct {
 	{"pg", openPG},
 }
 
-func run(ctx context.Context) error {
-	s, err := readSettings()
+func run(ctx context.Context, out io.Writer, getenv func(string) string) error {
+	s, err := readSettings(getenv)
 	if err != nil {
 		return err
 	}
 	if !s.json {
-		fmt.Printf("%-8s %-24s %12s %10s %10s %12s %7s\n", "driver", "name/callers", "per second", "p50", "p99", "floor", "ratio")
+		_, _ = fmt.Fprintf(out, "%-8s %-24s %12s %10s %10s %12s %7s\n", "driver", "name/callers", "per second", "p50", "p99", "floor", "ratio")
 	}
 	rows := 0
 	for _, d := range drivers {
@@ -138,7 +139,10 @@ func run(ctx context.Context) error {
 			}
 			r.Driver = d.name
 			rows++
-			print(r, s.json)
+			if err := show(out, r, s.json); err != nil {
+				sub.close()
+				return err
+			}
 		}
 		sub.close()
 	}
@@ -192,13 +196,13 @@ func measureRow(ctx context.Context, sub subject, i int, length time.Duration) (
 	return r, nil
 }
 
-func print(r row, asJSON bool) {
+func show(out io.Writer, r row, asJSON bool) error {
 	if asJSON {
-		_ = json.NewEncoder(os.Stdout).Encode(r)
-		return
+		return json.NewEncoder(out).Encode(r)
 	}
-	fmt.Printf("%-8s %-24s %12.0f %10s %10s %12.0f %7.2f\n",
+	_, err := fmt.Fprintf(out, "%-8s %-24s %12.0f %10s %10s %12.0f %7.2f\n",
 		r.Driver, r.Name, r.PerSecond, micros(r.P50), micros(r.P99), r.FloorPerSecond, r.Ratio)
+	return err
 }
 
 func micros(us float64) string {
