@@ -12,8 +12,14 @@ export class ApiError extends Error {
 
 const timeout = 15_000
 
+// Requests belong to the session in which they were sent: a late 401 of an
+// earlier one says nothing about the present.
+let session = 0
+export const beginSession = () => session++
+
 async function call(method, path, body) {
   const headers = { Accept: 'application/json' }
+  const sentIn = session
   const init = { method, headers, cache: 'no-store', signal: AbortSignal.timeout(timeout) }
   if (body !== undefined) {
     headers['Content-Type'] = 'application/json'
@@ -32,6 +38,7 @@ async function call(method, path, body) {
   } catch {
     if (response.ok) throw new ApiError(502, { title: 'The answer makes no sense. Does a proxy interfere?' })
   }
+  if (response.status === 401 && sentIn !== session) throw new ApiError(0, { title: 'The session has changed.' })
   if (!response.ok) {
     const title = `The server answered with an error (${response.status}).`
     throw new ApiError(response.status, { title, ...value }, Number(response.headers.get('Retry-After')) || 0)

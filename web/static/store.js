@@ -1,6 +1,6 @@
 // What the page knows, and everything that changes it. Views read `state` and call the functions here.
 
-import { api } from './api.js'
+import { api, beginSession } from './api.js'
 import { Socket, backoff } from './socket.js'
 
 export const state = {
@@ -130,6 +130,7 @@ export async function signOut() {
 }
 
 function signedOut(notice) {
+  beginSession()
   socket.stop()
   Object.assign(state, {
     view: 'signin', notice, me: null, rooms: [], roomsLoaded: false, tasks: [], tasksLoaded: false, outbox: [],
@@ -139,6 +140,7 @@ function signedOut(notice) {
 }
 
 async function enter() {
+  beginSession()
   const { user, node, driver } = await api.me()
   Object.assign(state, { me: user, node, driver, view: 'app', notice: '', setupToken: '' })
   if (location.hash.startsWith('#setup=')) history.replaceState(null, '', location.pathname)
