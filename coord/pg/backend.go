@@ -83,7 +83,7 @@ func open(o Options) (b *backend, err error) {
 	}
 	b.own = append(b.own, b.limits, b.coordination)
 	b.feed = feed.New(broadcaster{b})
-	b.publishes = batch.New(publishBatch, publishFlights, b.publishShared)
+	b.publishes = batch.New(publishBatch, publishFlights, b.publishShared).Bound(publishBytes, payloadBytes)
 	b.bell = newDoorbell(b)
 	b.reader = newReader(b)
 	return b, nil

@@ -16,9 +16,17 @@ type broadcaster struct{ b *backend }
 
 // Concurrent publishes of one replica share a statement.
 const (
-	publishBatch   = 200 // calls
-	publishFlights = 2   // statements at a time
+	publishBatch   = 200     // calls
+	publishBytes   = 4 << 20 // of payload, which takes several times as much as a statement
+	publishFlights = 2       // statements at a time
 )
+
+func payloadBytes(events []event) (n int) {
+	for _, e := range events {
+		n += len(e.Payload)
+	}
+	return n
+}
 
 // event is an event to be published, with its tag.
 type event struct {
@@ -161,7 +169,7 @@ func (br broadcaster) Trim(ctx context.Context, r coord.EventRetention) (int, er
 	n := 0
 	if r.Age > 0 {
 		deleted, err := br.trim(ctx, `SELECT topic, seq FROM coord_events
-			WHERE at < coord_now() - ? * interval '1 microsecond' AND starts_with(topic, ?) ORDER BY at`,
+			WHERE at < coord_now() - ? * interval '1 microsecond' AND starts_with(topic, ?) ORDER BY at LIMIT ? FOR UPDATE SKIP LOCKED`,
 			row.Micros(r.Age), r.Prefix)
 		if n += deleted; err != nil {
 			return n, err
@@ -169,7 +177,7 @@ func (br broadcaster) Trim(ctx context.Context, r coord.EventRetention) (int, er
 	}
 	if r.Keep > 0 {
 		deleted, err := br.trim(ctx, `SELECT e.topic, e.seq FROM coord_topics t
-			JOIN coord_events e ON e.topic = t.topic AND e.seq <= t.seq - ? WHERE starts_with(t.topic, ?)`,
+			JOIN coord_events e ON e.topic = t.topic AND e.seq <= t.seq - ? WHERE starts_with(t.topic, ?) LIMIT ? FOR UPDATE OF e SKIP LOCKED`,
 			r.Keep, r.Prefix)
 		if n += deleted; err != nil {
 			return n, err
@@ -179,7 +187,7 @@ func (br broadcaster) Trim(ctx context.Context, r coord.EventRetention) (int, er
 }
 
 func (br broadcaster) trim(ctx context.Context, which string, args ...any) (int, error) {
-	res, err := br.b.db.NewRaw(`DELETE FROM coord_events WHERE (topic, seq) IN (`+which+` LIMIT ?)`,
+	res, err := br.b.db.NewRaw(`DELETE FROM coord_events WHERE (topic, seq) IN (`+which+`)`,
 		append(args, reapBatch)...).Exec(ctx)
 	if err != nil {
 		return 0, storeError(ctx, err)

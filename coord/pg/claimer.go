@@ -1,9 +1,11 @@
 package pg
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"iter"
+	"slices"
 	"strings"
 	"time"
 
@@ -63,20 +65,24 @@ func enqueue(ctx context.Context, db bun.IDB, runs []coord.NewRun) ([]coord.Run,
 			row.Micros(r.Timeout), r.Priority, r.AtMostOnce)
 		values(&sql, &args, "(?, ?::bytea, NULLIF(?, ''), "+due+", ?, ?, ?, ?, ?, ?)", vs...)
 	}
+	// Numbered in the order of the list and inserted in the order of the keys, so
+	// that calls with the same keys can't deadlock.
 	var rows []row.Run
-	err := db.NewRaw(`INSERT INTO coord_runs AS r (kind, payload, unique_key, at, due_at, max_attempts, backoff, max_backoff,
-			timeout, priority, at_most_once, state, exclusive, created_at)
-		SELECT v.kind, v.payload, v.unique_key, v.due, v.due, v.max_attempts, v.backoff, v.max_backoff,
+	err := db.NewRaw(`INSERT INTO coord_runs AS r (id, kind, payload, unique_key, at, due_at, max_attempts, backoff, max_backoff,
+			timeout, priority, at_most_once, state, exclusive, created_at) OVERRIDING SYSTEM VALUE
+		SELECT v.id, v.kind, v.payload, v.unique_key, v.due, v.due, v.max_attempts, v.backoff, v.max_backoff,
 			v.timeout, v.priority, v.at_most_once, 'queued', false, coord_clock()
-		FROM (VALUES `+sql.String()+`) AS v (kind, payload, unique_key, due, max_attempts, backoff, max_backoff,
-			timeout, priority, at_most_once)
-		ON CONFLICT (unique_key) WHERE unique_key IS NOT NULL DO NOTHING
+		FROM (SELECT nextval('coord_runs_id_seq') AS id, * FROM (VALUES `+sql.String()+`) AS list) AS v (id, kind, payload,
+			unique_key, due, max_attempts, backoff, max_backoff, timeout, priority, at_most_once)
+		ORDER BY v.unique_key COLLATE "C", v.id
+		ON CONFLICT (task_id, unique_key) WHERE unique_key IS NOT NULL DO NOTHING
 		RETURNING `+row.RunColumns, args...).Scan(ctx, &rows)
 	if err != nil {
 		return nil, err
 	}
+	slices.SortFunc(rows, func(a, b row.Run) int { return cmp.Compare(a.ID, b.ID) })
 	if len(rows) == len(runs) {
-		return row.Runs(rows), nil // inserted, and returned, in the order of the list
+		return row.Runs(rows), nil
 	}
 	return withDuplicates(ctx, db, runs, rows)
 }
@@ -94,7 +100,7 @@ func withDuplicates(ctx context.Context, db bun.IDB, runs []coord.NewRun, insert
 			keys = append(keys, r.UniqueKey)
 		}
 	}
-	byKey, err := runsByKey(ctx, db, keys...)
+	byKey, err := runsByKey(ctx, db, 0, keys...)
 	if err != nil {
 		return nil, err
 	}
@@ -117,9 +123,16 @@ func withDuplicates(ctx context.Context, db bun.IDB, runs []coord.NewRun, insert
 	return all, nil
 }
 
-func runsByKey(ctx context.Context, db bun.IDB, keys ...string) (map[string]coord.Run, error) {
+// runsByKey finds runs of a task, or of none.
+func runsByKey(ctx context.Context, db bun.IDB, task int64, keys ...string) (map[string]coord.Run, error) {
+	q := db.NewSelect().TableExpr("coord_runs AS r").ColumnExpr(row.RunColumns).Where("unique_key IN (?)", bun.List(keys))
+	if task == 0 {
+		q = q.Where("task_id IS NULL")
+	} else {
+		q = q.Where("task_id = ?", task)
+	}
 	var rows []row.Run
-	err := db.NewRaw(`SELECT `+row.RunColumns+` FROM coord_runs r WHERE unique_key IN (?)`, bun.List(keys)).Scan(ctx, &rows)
+	err := q.Scan(ctx, &rows)
 	byKey := make(map[string]coord.Run, len(rows))
 	for _, r := range rows {
 		byKey[r.UniqueKey] = r.Coord()
@@ -147,9 +160,6 @@ func trigger(ctx context.Context, tx bun.Tx, name, key string) (coord.Run, error
 	if len(tasks) == 0 {
 		return coord.Run{}, coord.ErrNotFound
 	}
-	if key != "" {
-		key = fmt.Sprintf("task/%d/%s", tasks[0], key)
-	}
 	var rows []row.Run
 	err := tx.NewRaw(`INSERT INTO coord_runs AS r (task_id, kind, payload, unique_key, state, exclusive, at, due_at,
 			max_attempts, backoff, max_backoff, timeout, priority, at_most_once, created_at)
@@ -163,7 +173,7 @@ func trigger(ctx context.Context, tx bun.Tx, name, key string) (coord.Run, error
 	if len(rows) == 1 {
 		return rows[0].Coord(), nil
 	}
-	byKey, err := runsByKey(ctx, tx, key)
+	byKey, err := runsByKey(ctx, tx, tasks[0], key)
 	if err != nil {
 		return coord.Run{}, err
 	}
@@ -177,11 +187,8 @@ func trigger(ctx context.Context, tx bun.Tx, name, key string) (coord.Run, error
 
 func (c claimer) Claim(ctx context.Context, o coord.ClaimOptions) ([]coord.Claim, error) {
 	claims, tasksDue, err := c.take(ctx, o)
-	if err != nil {
-		return nil, storeError(ctx, err)
-	}
-	if !tasksDue {
-		return claims, nil
+	if !tasksDue || err != nil {
+		return claimed(ctx, claims, err)
 	}
 	made, err := c.b.fire(ctx, o.Kinds)
 	if made > 0 && len(claims) < o.Limit {
@@ -189,8 +196,14 @@ func (c claimer) Claim(ctx context.Context, o coord.ClaimOptions) ([]coord.Claim
 		more, _, takeErr := c.take(ctx, o)
 		claims, err = append(claims, more...), takeErr
 	}
+	return claimed(ctx, claims, err)
+}
+
+// claimed returns an error only without claims: those are leased, and the error
+// will come again.
+func claimed(ctx context.Context, claims []coord.Claim, err error) ([]coord.Claim, error) {
 	if len(claims) > 0 {
-		return claims, nil // they are leased; the error will come again
+		return claims, nil
 	}
 	return nil, storeError(ctx, err)
 }
@@ -227,22 +240,29 @@ const takeSQL = `WITH due AS MATERIALIZED (
 	FROM (SELECT) AS one LEFT JOIN taken ON true`
 
 func (c claimer) take(ctx context.Context, o coord.ClaimOptions) (claims []coord.Claim, tasksDue bool, err error) {
-	var rows []struct {
-		TasksDue bool `bun:"tasks_due"`
-		row.Run
-	}
-	err = c.b.db.NewRaw(takeSQL, bun.List(o.Kinds), o.Limit, row.Micros(o.Lease), o.Worker, coord.LostError).Scan(ctx, &rows)
-	if err != nil {
-		return nil, false, err
-	}
-	runs := make([]row.Run, 0, len(rows))
-	for _, r := range rows {
-		tasksDue = r.TasksDue
-		if r.ID != 0 {
-			runs = append(runs, r.Run)
+	for {
+		var rows []struct {
+			TasksDue bool `bun:"tasks_due"`
+			row.Run
 		}
+		err = c.b.db.NewRaw(takeSQL, bun.List(o.Kinds), o.Limit, row.Micros(o.Lease), o.Worker, coord.LostError).Scan(ctx, &rows)
+		if err != nil {
+			return claims, tasksDue, err
+		}
+		runs := make([]row.Run, 0, len(rows))
+		for _, r := range rows {
+			tasksDue = r.TasksDue
+			if r.ID != 0 {
+				runs = append(runs, r.Run)
+			}
+		}
+		found, taken := len(runs), row.Claims(runs)
+		claims = append(claims, taken...)
+		if found < o.Limit || found == len(taken) {
+			return claims, tasksDue, nil
+		}
+		o.Limit -= len(taken) // runs that had to end took the places of others
 	}
-	return row.Claims(runs), tasksDue, nil
 }
 
 func (c claimer) Extend(ctx context.Context, lease time.Duration, claims ...coord.Claim) ([]coord.Claim, error) {
@@ -393,9 +413,11 @@ func (c claimer) Prune(ctx context.Context, r coord.RunRetention) (int, error) {
 	}
 	if r.Keep > 0 {
 		res, err := c.b.db.NewRaw(`DELETE FROM coord_runs WHERE id IN (
-			SELECT old.id FROM coord_tasks t CROSS JOIN LATERAL (
-				SELECT id FROM coord_runs WHERE task_id = t.id AND `+ended+` ORDER BY id DESC OFFSET ? LIMIT ?
-			) AS old LIMIT ?)`, r.Keep, reapBatch, reapBatch).Exec(ctx)
+			SELECT id FROM coord_runs WHERE id IN (
+				SELECT old.id FROM coord_tasks t CROSS JOIN LATERAL (
+					SELECT id FROM coord_runs WHERE task_id = t.id AND `+ended+` ORDER BY id DESC OFFSET ? LIMIT ?
+				) AS old LIMIT ?
+			) FOR UPDATE SKIP LOCKED)`, r.Keep, reapBatch, reapBatch).Exec(ctx)
 		if err != nil {
 			return int(n), storeError(ctx, err)
 		}

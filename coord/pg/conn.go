@@ -7,7 +7,9 @@ import (
 	"errors"
 	"maps"
 	"net"
+	"strings"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/lib/pq"
@@ -72,7 +74,8 @@ func connectorTo(url string, settings map[string]string) (*pq.Connector, error) 
 	if cfg.ApplicationName == "" {
 		cfg.FallbackApplicationName = "tandem"
 	}
-	runtime := make(map[string]string)
+	// Without it a backslash in a text could end the text.
+	runtime := map[string]string{"standard_conforming_strings": "on"}
 	maps.Copy(runtime, settings)
 	maps.Copy(runtime, cfg.Runtime)
 	cfg.Runtime = runtime
@@ -109,10 +112,19 @@ func connect(ctx context.Context, c *pq.Connector) (driver.Conn, error) {
 
 func (c *connector) Driver() driver.Driver { return c.plain.Driver() }
 
+// deadPeer is how long a peer may be silent that has something to acknowledge.
+const deadPeer = 25 * time.Second
+
 // dialer makes a dead peer known within about half a minute.
 func dialer() *netDialer {
 	return &netDialer{net.Dialer{
 		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second, Count: 3},
+		Control: func(network, _ string, c syscall.RawConn) error {
+			if !strings.HasPrefix(network, "tcp") {
+				return nil
+			}
+			return userTimeout(c, deadPeer)
+		},
 	}}
 }
 

@@ -62,7 +62,9 @@ func (d *doorbell) run(ctx context.Context) {
 		if d.runs.Swap(false) {
 			what += " runs"
 		}
-		_, err := d.b.coordination.NewRaw(`SELECT pg_notify(?, ?)`, channel, what).Exec(ctx)
+		ringing, cancel := context.WithTimeout(ctx, lookTimeout)
+		_, err := d.b.coordination.NewRaw(`SELECT pg_notify(?, ?)`, channel, what).Exec(ringing)
+		cancel()
 		if err != nil && ctx.Err() == nil {
 			d.b.log().DebugContext(ctx, "doorbell failed; other replicas will poll", "error", err)
 		}
@@ -90,9 +92,21 @@ func (b *backend) listen(ctx context.Context) {
 				}
 			}
 		})
-	// Both can hang on a dead network; nothing waits for them.
-	defer func() { go func() { _ = l.Close() }() }()
-	go func() { _ = l.Listen(channel) }()
+	// Both can hang on a dead network; nothing waits for them. What the listener
+	// still has to say would keep it from ending.
+	defer func() {
+		go func() {
+			_ = l.Close()
+			for range l.Notify {
+			}
+		}()
+	}()
+	go func() {
+		if l.Listen(channel) == nil { // what rang until now was not heard
+			b.reader.wake()
+			b.hints.Notify()
+		}
+	}()
 	for {
 		select {
 		case <-ctx.Done():

@@ -22,6 +22,12 @@ func storeError(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}
+	if errors.Is(err, coord.ErrUnknownOutcome) {
+		if ctx.Err() != nil {
+			return fmt.Errorf("%w: %w", err, ctx.Err())
+		}
+		return err
+	}
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}

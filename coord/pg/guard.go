@@ -3,22 +3,36 @@ package pg
 import (
 	"context"
 	"database/sql/driver"
+	"errors"
 	"fmt"
+	"io"
 	"net"
+	"sync/atomic"
 	"time"
+
+	"github.com/tandemhq/tandem/coord"
 )
 
-// lib/pq answers the end of a context by asking the server to cancel, and waits
-// for the server's answer: for ever, when the server is frozen or the network
-// dead. A guarded connection gives the server a moment and then breaks off.
+// A guarded connection makes good three habits of lib/pq:
+//
+//   - At the end of a context it asks the server to cancel, and waits for the
+//     server's answer: for ever, when the server is frozen or the network dead.
+//     The guard gives the server a moment and then breaks off.
+//   - When the answer to a statement is lost it reports driver.ErrBadConn, and
+//     database/sql sends the statement again, although it may have been carried
+//     out. The guard reports coord.ErrUnknownOutcome.
+//   - It finds out that the server has closed an idle connection only when it has
+//     sent the next statement. The guard looks before.
 
-// cancelGrace is that moment.
+// cancelGrace is the moment that a server has to answer after a context ended.
 const cancelGrace = 500 * time.Millisecond
 
 // guarded is a connection of lib/pq and the socket below it.
 type guarded struct {
 	pqConn
 	socket net.Conn
+	inTx   bool        // nothing is carried out before the commit
+	broken atomic.Bool // a context ended so late that lib/pq took no notice of it
 }
 
 // pqConn are the abilities of a connection of lib/pq.
@@ -49,34 +63,61 @@ func guard(conn driver.Conn, socket net.Conn) (driver.Conn, error) {
 	if !ok || socket == nil {
 		return nil, fmt.Errorf("a connection of lib/pq is a %T on a %T; it can't be guarded", conn, socket)
 	}
-	return &guarded{able, socket}, nil
+	return &guarded{pqConn: able, socket: socket}, nil
 }
 
-// watch breaks the connection off soon after ctx ends, until release is called.
-// A connection that was broken off is never used again: lib/pq itself
-// gives it up when a context ends.
-func (g *guarded) watch(ctx context.Context) (release func() bool) {
-	return context.AfterFunc(ctx, func() { _ = g.socket.SetDeadline(time.Now().Add(cancelGrace)) })
+// watch breaks the connection off soon after ctx ends, until release is called,
+// once. A connection that may have been given a deadline is never used again.
+func (g *guarded) watch(ctx context.Context) (release func()) {
+	stop := context.AfterFunc(ctx, func() { _ = g.socket.SetDeadline(time.Now().Add(cancelGrace)) })
+	return func() {
+		if !stop() {
+			g.broken.Store(true)
+		}
+	}
+}
+
+// IsValid reports whether the connection may go back into the pool.
+func (g *guarded) IsValid() bool { return !g.broken.Load() && g.pqConn.IsValid() }
+
+// ResetSession refuses a connection that is not fit to be used again.
+func (g *guarded) ResetSession(ctx context.Context) error {
+	if !g.IsValid() || !silent(g.socket) {
+		return driver.ErrBadConn
+	}
+	return g.pqConn.ResetSession(ctx)
+}
+
+// outcome turns the loss of an answer into an unknown outcome. valid says
+// whether the connection was, before the request went out.
+func (g *guarded) outcome(valid bool, err error) error {
+	if valid && !g.inTx && (errors.Is(err, driver.ErrBadConn) || isNet(err)) {
+		// Not wrapped: for ErrBadConn database/sql would repeat the request.
+		return fmt.Errorf("%w: no answer: %v", coord.ErrUnknownOutcome, err) //nolint:errorlint // see above
+	}
+	return err
 }
 
 func (g *guarded) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
-	release := g.watch(ctx)
+	release, valid := g.watch(ctx), g.IsValid()
 	r, err := g.pqConn.QueryContext(ctx, query, args)
 	if err != nil {
 		release()
-		return nil, err
+		return nil, g.outcome(valid, err)
 	}
 	able, ok := r.(pqRows)
 	if !ok {
 		release()
 		return nil, fmt.Errorf("rows of lib/pq are a %T; they can't be guarded", r)
 	}
-	return &guardedRows{able, release}, nil
+	return &guardedRows{able, g, release}, nil
 }
 
 func (g *guarded) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
 	defer g.watch(ctx)()
-	return g.pqConn.ExecContext(ctx, query, args)
+	valid := g.IsValid()
+	res, err := g.pqConn.ExecContext(ctx, query, args)
+	return res, g.outcome(valid, err)
 }
 
 func (g *guarded) Ping(ctx context.Context) error {
@@ -91,13 +132,23 @@ func (g *guarded) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx
 		release()
 		return nil, err
 	}
-	return &guardedTx{tx, release}, nil
+	g.inTx = true
+	return &guardedTx{tx, g, release}, nil
 }
 
 // guardedRows are watched until they are closed.
 type guardedRows struct {
 	pqRows
-	release func() bool
+	g       *guarded
+	release func()
+}
+
+func (r *guardedRows) Next(dest []driver.Value) error {
+	err := r.pqRows.Next(dest)
+	if err == io.EOF { //nolint:errorlint // the end of the rows, never wrapped
+		return err
+	}
+	return r.g.outcome(true, err)
 }
 
 func (r *guardedRows) Close() error {
@@ -108,15 +159,19 @@ func (r *guardedRows) Close() error {
 // guardedTx is watched until it ends.
 type guardedTx struct {
 	driver.Tx
-	release func() bool
+	g       *guarded
+	release func()
 }
 
 func (t *guardedTx) Commit() error {
 	defer t.release()
-	return t.Tx.Commit()
+	valid := t.g.IsValid()
+	t.g.inTx = false
+	return t.g.outcome(valid, t.Tx.Commit())
 }
 
 func (t *guardedTx) Rollback() error {
 	defer t.release()
+	t.g.inTx = false
 	return t.Tx.Rollback()
 }

@@ -63,15 +63,13 @@ func (l limiter) Allow(ctx context.Context, limit coord.Limit) (coord.Decision, 
 	return ds[0], nil
 }
 
-// read returns the TATs of keys, 0 for those that have none, and the clock; lock
-// is "" or a locking clause, with which the clock is read once all rows are
-// locked.
-func (l limiter) read(ctx context.Context, db bun.IDB, keys [][]byte, lock string) (tats []int64, now int64, err error) {
+// read returns the TATs of keys, 0 for those that have none, and then the clock.
+func (l limiter) read(ctx context.Context, db bun.IDB, keys [][]byte) (tats []int64, now int64, err error) {
 	var rows []struct {
 		Key []byte `bun:"key"`
 		TAT int64  `bun:"tat"`
 	}
-	err = db.NewRaw(`SELECT key, tat FROM coord_limits WHERE key IN (?) ORDER BY key `+lock, bun.List(keys)).Scan(ctx, &rows)
+	err = db.NewRaw(`SELECT key, tat FROM coord_limits WHERE key IN (?)`, bun.List(keys)).Scan(ctx, &rows)
 	if err != nil {
 		return nil, 0, storeError(ctx, err)
 	}
@@ -100,7 +98,7 @@ func (l limiter) AllowAll(ctx context.Context, limits ...coord.Limit) ([]coord.D
 	for i, limit := range limits {
 		keys[i] = limitKey(limit.Key)
 	}
-	tats, now, err := l.read(ctx, l.b.limits, keys, "")
+	tats, now, err := l.read(ctx, l.b.limits, keys)
 	if err != nil {
 		return nil, err
 	}
@@ -125,12 +123,14 @@ func (l limiter) locked(ctx context.Context, limits ...coord.Limit) (ds []coord.
 		for _, i := range order {
 			values(&sql, &args, "(?::bytea, 0)", keys[i])
 		}
-		_, err := tx.NewRaw(`INSERT INTO coord_limits (key, tat) VALUES `+sql.String()+` ON CONFLICT (key) DO NOTHING`,
-			args...).Exec(ctx)
+		// Locks the rows that are there and makes those that are not: nobody can take
+		// one away in between.
+		_, err := tx.NewRaw(`INSERT INTO coord_limits AS l (key, tat) VALUES `+sql.String()+`
+			ON CONFLICT (key) DO UPDATE SET tat = l.tat WHERE false`, args...).Exec(ctx)
 		if err != nil {
 			return err
 		}
-		tats, now, err := l.read(ctx, tx, keys, "FOR UPDATE")
+		tats, now, err := l.read(ctx, tx, keys)
 		if err != nil {
 			return err
 		}
@@ -154,7 +154,7 @@ func (l limiter) locked(ctx context.Context, limits ...coord.Limit) (ds []coord.
 }
 
 func (l limiter) Peek(ctx context.Context, limit coord.Limit) (coord.Decision, error) {
-	tats, now, err := l.read(ctx, l.b.limits, [][]byte{limitKey(limit.Key)}, "")
+	tats, now, err := l.read(ctx, l.b.limits, [][]byte{limitKey(limit.Key)})
 	if err != nil {
 		return coord.Decision{}, err
 	}

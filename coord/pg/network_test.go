@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/url"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,8 +25,11 @@ type proxy struct {
 	// likePooler refuses connections that bring settings, as PgBouncer does.
 	likePooler bool
 
+	entrance sync.Mutex // held: whoever connects waits
+
 	mu     sync.Mutex
 	frozen bool
+	cut    string
 	conns  []net.Conn
 }
 
@@ -71,8 +75,29 @@ func (p *proxy) freeze() {
 	p.frozen = true
 }
 
+// cutAfter closes the next connection that asks for a statement with this text,
+// once the server has answered and before the client hears of it.
+func (p *proxy) cutAfter(text string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cut = text
+}
+
+// doomed reports whether a request is the one to be cut.
+func (p *proxy) doomed(request []byte) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cut == "" || !bytes.Contains(request, []byte(p.cut)) {
+		return false
+	}
+	p.cut = ""
+	return true
+}
+
 func (p *proxy) serve(client net.Conn) {
 	defer client.Close()
+	p.entrance.Lock()
+	p.entrance.Unlock() //nolint:staticcheck // passing through is all
 	startup := make([]byte, 4)
 	if _, err := io.ReadFull(client, startup); err != nil {
 		return
@@ -95,12 +120,21 @@ func (p *proxy) serve(client net.Conn) {
 	p.mu.Unlock()
 	_, _ = server.Write(append(startup, body...))
 	var pipes sync.WaitGroup
-	pipes.Go(func() { p.pipe(server, client) })
-	pipes.Go(func() { p.pipe(client, server) })
+	var cut atomic.Bool
+	pipes.Go(func() {
+		p.pipe(server, client, func(request []byte) bool {
+			if p.doomed(request) {
+				cut.Store(true)
+			}
+			return true
+		})
+	})
+	pipes.Go(func() { p.pipe(client, server, func([]byte) bool { return !cut.Load() }) })
 	pipes.Wait()
 }
 
-func (p *proxy) pipe(to, from net.Conn) {
+// pipe passes on what comes, until pass says no.
+func (p *proxy) pipe(to, from net.Conn, pass func(data []byte) bool) {
 	buffer := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(buffer)
@@ -109,6 +143,10 @@ func (p *proxy) pipe(to, from net.Conn) {
 		p.mu.Unlock()
 		if frozen {
 			_, _ = io.Copy(io.Discard, from)
+			return
+		}
+		if !pass(buffer[:n]) {
+			_ = to.Close()
 			return
 		}
 		if _, werr := to.Write(buffer[:n]); werr != nil || err != nil {
@@ -140,6 +178,102 @@ func TestPoolerRefusesSettings(t *testing.T) {
 	}
 	if err := admin(t, database).QueryRowContext(t.Context(), `SHOW statement_timeout`).Scan(&timeout); err != nil || timeout != "15s" {
 		t.Errorf("directly statement_timeout is %q, %v", timeout, err)
+	}
+}
+
+// The answer to a statement that was carried out is lost. It is carried out
+// once, and the caller learns that nobody knows.
+func TestAnswerIsLost(t *testing.T) {
+	database := testenv.NewDatabase(t, "coord_live", migrate)
+	p, through := startProxy(t, database, false)
+	b := openWith(t, pg.Options{URL: through, ListenURL: database, Poll: time.Second})
+	db := admin(t, database)
+	lose := func(what, statement string, call func() error) {
+		t.Helper()
+		p.cutAfter(statement)
+		if err := call(); !errors.Is(err, coord.ErrUnknownOutcome) {
+			t.Errorf("%s: %v, want ErrUnknownOutcome", what, err)
+		}
+	}
+	count := func(what string, wanted int) {
+		t.Helper()
+		var n int
+		if err := db.QueryRowContext(t.Context(), `SELECT count(*) FROM `+what).Scan(&n); err != nil || n != wanted {
+			t.Errorf("%d %s, %v, want %d", n, what, err, wanted)
+		}
+	}
+	lose("Publish", "coord_events", func() error {
+		_, err := b.Broadcaster().Publish(t.Context(), coord.NewEvent{Topic: "a", Kind: "k"})
+		return err
+	})
+	count("coord_events", 1)
+	lose("Enqueue", "COMMIT", func() error {
+		_, err := b.Claimer().Enqueue(t.Context(), coord.NewRun{Kind: "k"})
+		return err
+	})
+	count("coord_runs", 1)
+	claims, err := b.Claimer().Claim(t.Context(), coord.ClaimOptions{Worker: "w", Kinds: []string{"k"}, Limit: 1, Lease: time.Minute})
+	if err != nil || len(claims) != 1 {
+		t.Fatalf("Claim: %d, %v", len(claims), err)
+	}
+	lose("Finish", "succeeded", func() error {
+		return b.Claimer().Finish(t.Context(), coord.Result{Claim: claims[0], Outcome: coord.Succeed})
+	})
+	count("coord_runs WHERE state = 'succeeded'", 1)
+	ticket, err := b.Tickets().Issue(t.Context(), coord.TicketFor{Purpose: "ws", User: "u", Session: "s"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lose("Redeem", "DELETE", func() error {
+		_, err := b.Tickets().Redeem(t.Context(), ticket.Secret, coord.TicketUse{Purpose: "ws"})
+		return err
+	})
+	lose("InTx", "COMMIT", func() error {
+		return b.InTx(t.Context(), func(ctx context.Context, tx coord.Tx) error {
+			return tx.Publish(ctx, coord.NewEvent{Topic: "a", Kind: "k"})
+		})
+	})
+	count("coord_events", 2)
+	p.cutAfter("coord_events") // within the transaction, which is rolled back
+	err = b.InTx(t.Context(), func(ctx context.Context, tx coord.Tx) error {
+		return tx.Publish(ctx, coord.NewEvent{Topic: "a", Kind: "k"})
+	})
+	if !errors.Is(err, coord.ErrUnavailable) || errors.Is(err, coord.ErrUnknownOutcome) {
+		t.Errorf("InTx: %v, want ErrUnavailable and a known outcome", err)
+	}
+	count("coord_events", 2)
+}
+
+// A server that was restarted has closed the idle connections. Nobody's request
+// is the one that finds out.
+func TestIdleConnectionsAreClosed(t *testing.T) {
+	database := testenv.NewDatabase(t, "coord_live", migrate)
+	b := openWith(t, pg.Options{URL: database, MaxConns: 4, Poll: time.Hour})
+	db := admin(t, database)
+	for range 10 {
+		publish(t, b, "a", "k")
+		terminate(t, db, `true`)
+		publish(t, b, "a", "k")
+	}
+}
+
+// A replica listens later than it opens. What rang in between is looked for.
+func TestListensLate(t *testing.T) {
+	database := testenv.NewDatabase(t, "coord_live", migrate)
+	p, through := startProxy(t, database, false)
+	p.entrance.Lock()
+	b := openWith(t, pg.Options{URL: database, ListenURL: through, Poll: time.Hour})
+	s := subscribe(t, b, "a")
+	hints, stop := b.Claimer().Hints()
+	defer stop()
+	exec(t, admin(t, database), `INSERT INTO coord_topics VALUES ('a', 1, 7);
+		INSERT INTO coord_events (topic, seq, tag, kind, payload, at) VALUES ('a', 1, 7, 'early', '', now())`)
+	p.entrance.Unlock()
+	want(t, "once the replica listens", receive(t, s, 1), "early")
+	select {
+	case <-hints:
+	case <-time.After(patience):
+		t.Error("no hint came")
 	}
 }
 

@@ -19,8 +19,8 @@ import (
 // It keeps the snapshot of its last look and asks for the events of the
 // transactions that were not visible then. So a late commit is found, and a
 // transaction that stays open anywhere delays nobody's events but its own. It
-// has a connection of its own; when that is new, the streams first compare
-// themselves with the store.
+// has a connection of its own; when that is new, or a pooler has connected it
+// with another server, the streams compare themselves with the store.
 type reader struct {
 	b    *backend
 	work chan struct{} // one slot: there is, or may be, something new
@@ -65,18 +65,11 @@ func (r *reader) run(ctx context.Context) {
 // follow reads with one connection until that fails. looked is true when it
 // worked for a while.
 func (r *reader) follow(ctx context.Context) (looked bool, err error) {
-	conn, err := r.b.coordination.Conn(ctx)
+	conn, seen, err := r.connect(ctx)
 	if err != nil {
 		return false, err
 	}
 	defer conn.Close()
-	seen, err := r.snapshot(ctx, conn)
-	if err != nil {
-		return false, err
-	}
-	if err := r.b.feed.Resync(ctx); err != nil {
-		return false, err
-	}
 	poll := time.NewTimer(r.b.o.Poll)
 	defer poll.Stop()
 	for {
@@ -96,9 +89,25 @@ func (r *reader) follow(ctx context.Context) (looked bool, err error) {
 	}
 }
 
+// connect opens the connection and takes its first snapshot.
+func (r *reader) connect(ctx context.Context) (conn bun.Conn, seen snapshot, err error) {
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	if conn, err = r.b.coordination.Conn(ctx); err != nil {
+		return conn, seen, err
+	}
+	if seen, err = r.snapshot(ctx, conn); err == nil {
+		err = r.b.feed.Resync(ctx)
+	}
+	if err != nil {
+		_ = conn.Close()
+	}
+	return conn, seen, err
+}
+
 func (r *reader) snapshot(ctx context.Context, conn bun.Conn) (snapshot, error) {
 	var text []string
-	if err := conn.NewRaw(`SELECT pg_current_snapshot()::text`).Scan(ctx, &text); err != nil {
+	if err := conn.NewRaw(`SELECT `+snapshotSQL).Scan(ctx, &text); err != nil {
 		return snapshot{}, err
 	}
 	return parseSnapshot(text[0])
@@ -116,7 +125,7 @@ func (r *reader) look(ctx context.Context, conn bun.Conn, seen snapshot) (snapsh
 		}
 		return now, err
 	}
-	rows, err := conn.QueryContext(ctx, conn.NewRaw(`SELECT pg_current_snapshot()::text, e.topic, e.seq, e.tag, e.kind, e.payload, e.at
+	rows, err := conn.QueryContext(ctx, conn.NewRaw(`SELECT `+snapshotSQL+`, e.topic, e.seq, e.tag, e.kind, e.payload, e.at
 		FROM (SELECT) AS one LEFT JOIN (
 			SELECT * FROM coord_events WHERE xid >= ?::text::xid8
 			UNION ALL SELECT * FROM coord_events WHERE xid = ANY (?::text::xid8[])
@@ -148,24 +157,35 @@ func (r *reader) look(ctx context.Context, conn bun.Conn, seen snapshot) (snapsh
 		return seen, err
 	}
 	r.b.feed.Deliver(events)
-	return parseSnapshot(text)
+	now, err := parseSnapshot(text)
+	if err == nil && now.server != seen.server {
+		// The other server may have given transactions numbers that were visible.
+		err = r.b.feed.Resync(ctx)
+	}
+	return now, err
 }
 
-// snapshot says which transactions were visible: those below next that are not
-// among running.
+// snapshot says which transactions of a server were visible: those below next
+// that are not among running.
 type snapshot struct {
+	server  string // since when it runs
 	next    string
 	running []string
 }
 
-// parseSnapshot reads the text form of pg_snapshot, xmin:xmax:xip,xip…
+// snapshotSQL is what parseSnapshot reads.
+const snapshotSQL = `extract(epoch FROM pg_postmaster_start_time()) || ':' || pg_current_snapshot()`
+
+// parseSnapshot reads the start of the server and the text form of pg_snapshot,
+// xmin:xmax:xip,xip…
 func parseSnapshot(text string) (snapshot, error) {
-	_, rest, _ := strings.Cut(text, ":")
+	server, rest, _ := strings.Cut(text, ":")
+	_, rest, _ = strings.Cut(rest, ":")
 	next, running, ok := strings.Cut(rest, ":")
 	if _, err := strconv.ParseUint(next, 10, 64); err != nil || !ok {
 		return snapshot{}, strconv.ErrSyntax
 	}
-	s := snapshot{next: next}
+	s := snapshot{server: server, next: next}
 	if running != "" {
 		s.running = strings.Split(running, ",")
 	}

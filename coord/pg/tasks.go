@@ -133,8 +133,10 @@ func (c claimer) DeleteTask(ctx context.Context, name string) error {
 		if len(ids) == 0 {
 			return coord.ErrNotFound
 		}
-		_, err = tx.NewRaw(`UPDATE coord_runs SET `+cancelSet+` WHERE task_id = ? AND state IN ('queued', 'running')`,
-			ids[0]).Exec(ctx)
+		_, err = tx.NewRaw(`WITH active AS MATERIALIZED (
+				SELECT id FROM coord_runs WHERE task_id = ? AND state IN ('queued', 'running') ORDER BY id FOR UPDATE
+			)
+			UPDATE coord_runs AS r SET `+cancelSet+` FROM active WHERE r.id = active.id`, ids[0]).Exec(ctx)
 		return err
 	})
 	return storeError(ctx, err)

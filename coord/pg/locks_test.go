@@ -1,0 +1,216 @@
+package pg_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/uptrace/bun"
+
+	"github.com/tandemhq/tandem/coord"
+	"github.com/tandemhq/tandem/coord/pg"
+	"github.com/tandemhq/tandem/internal/testenv"
+)
+
+// begin opens a transaction of somebody else.
+func begin(t *testing.T, db *bun.DB) bun.Tx {
+	t.Helper()
+	tx, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tx.Rollback() })
+	return tx
+}
+
+func exec(t *testing.T, db bun.IDB, statement string, args ...any) {
+	t.Helper()
+	if _, err := db.ExecContext(t.Context(), statement, args...); err != nil {
+		t.Fatalf("%s: %v", statement, err)
+	}
+}
+
+// execOnce executes a statement on a connection of its own.
+func execOnce(url, statement string) error {
+	db, err := pg.OpenDB(url, 1)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	_, err = db.ExecContext(context.Background(), statement)
+	return err
+}
+
+// waitForLock returns when a backend of the database waits for a lock.
+func waitForLock(t *testing.T, db *bun.DB) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+		var n int
+		err := db.QueryRowContext(t.Context(), `SELECT count(*) FROM pg_stat_activity
+			WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n > 0 {
+			return
+		}
+	}
+	t.Fatal("nobody waits for a lock")
+}
+
+func claim(t *testing.T, b coord.Backend, limit int) []coord.Claim {
+	t.Helper()
+	claims, err := b.Claimer().Claim(t.Context(), coord.ClaimOptions{
+		Worker: "w", Kinds: []string{"k"}, Limit: limit, Lease: time.Minute,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return claims
+}
+
+// Two calls queue runs with the same keys, in different orders.
+func TestEnqueueOfTheSameKeysDoesNotDeadlock(t *testing.T) {
+	url := testenv.NewDatabase(t, "coord_live", migrate)
+	b, db := replica(t, url, time.Hour), admin(t, url)
+	run := func(key string) coord.NewRun { return coord.NewRun{Kind: "k", UniqueKey: key} }
+	other := make(chan []coord.Run, 1)
+	err := b.InTx(t.Context(), func(ctx context.Context, tx coord.Tx) error {
+		if _, err := tx.Enqueue(ctx, run("a")); err != nil {
+			return err
+		}
+		go func() {
+			runs, err := b.Claimer().Enqueue(t.Context(), run("b"), run(""), run("a"), run("c"), run("c"))
+			if err != nil {
+				t.Error(err)
+			}
+			other <- runs
+		}()
+		waitForLock(t, db)
+		_, err := tx.Enqueue(ctx, run("b"))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	runs := <-other
+	if len(runs) != 5 {
+		t.Fatalf("%d runs", len(runs))
+	}
+	for i, duplicate := range []bool{true, false, true, false, true} {
+		if r := runs[i]; r.Duplicate != duplicate || r.UniqueKey != []string{"b", "", "a", "c", "c"}[i] {
+			t.Errorf("run %d: key %q, duplicate %t", i, r.UniqueKey, r.Duplicate)
+		}
+	}
+	if runs[1].ID > runs[3].ID || runs[3].ID != runs[4].ID {
+		t.Errorf("ids %d, %d, %d", runs[1].ID, runs[3].ID, runs[4].ID)
+	}
+}
+
+// DeleteTask locks the runs of a task in the order in which Finish and Extend do.
+func TestDeleteTaskLocksInOrder(t *testing.T) {
+	url := testenv.NewDatabase(t, "coord_live", migrate)
+	b, db := replica(t, url, time.Hour), admin(t, url)
+	if _, err := b.Claimer().PutTask(t.Context(), coord.Task{Name: "t", Kind: "k", Overlap: coord.OverlapAllow}); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if _, err := b.Claimer().Trigger(t.Context(), "t", ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// The first run now lies behind the other, and no index says better.
+	exec(t, db, `DROP INDEX coord_runs_history; UPDATE coord_runs SET priority = 3 WHERE id = 1`)
+	tx := begin(t, db)
+	exec(t, tx, `SELECT FROM coord_runs WHERE id = 1 FOR UPDATE`)
+	deleted := make(chan error, 1)
+	go func() { deleted <- b.Claimer().DeleteTask(t.Context(), "t") }()
+	waitForLock(t, db)
+	exec(t, tx, `SELECT FROM coord_runs WHERE id = 2 FOR UPDATE NOWAIT`)
+	_ = tx.Rollback()
+	if err := <-deleted; err != nil {
+		t.Fatal(err)
+	}
+	for r, err := range b.Claimer().Runs(t.Context(), coord.RunFilter{}) {
+		if err != nil || r.State != coord.Cancelled {
+			t.Errorf("run %d is %s, %v", r.ID, r.State, err)
+		}
+	}
+}
+
+// Clean-up does not wait for what somebody else holds, nor for other clean-up.
+func TestCleanUpWaitsForNobody(t *testing.T) {
+	url := testenv.NewDatabase(t, "coord_live", migrate)
+	b, db := replica(t, url, time.Hour), admin(t, url)
+	if _, err := b.Claimer().PutTask(t.Context(), coord.Task{Name: "t", Kind: "k", Overlap: coord.OverlapAllow}); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		publish(t, b, "a", "k")
+		run, err := b.Claimer().Trigger(t.Context(), "t", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Claimer().Cancel(t.Context(), run.ID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec(t, db, `UPDATE coord_runs SET at = now() - interval '1 day' WHERE id = 1;
+		UPDATE coord_events SET at = now() - interval '1 day' WHERE seq = 1`)
+	tx := begin(t, db)
+	exec(t, tx, `SELECT FROM coord_runs WHERE id = 1 FOR UPDATE; SELECT FROM coord_events WHERE seq = 1 FOR UPDATE`)
+	for _, keep := range []int{0, 1} {
+		if n, err := b.Claimer().Prune(t.Context(), coord.RunRetention{Age: time.Hour, Keep: keep}); n != keep || err != nil {
+			t.Errorf("Prune: %d, %v, want %d", n, err, keep)
+		}
+		if n, err := b.Broadcaster().Trim(t.Context(), coord.EventRetention{Age: time.Hour, Keep: keep}); n != keep || err != nil {
+			t.Errorf("Trim: %d, %v, want %d", n, err, keep)
+		}
+	}
+}
+
+// Runs that were lost for good do not hide others from a claim.
+func TestLostRunsHideNothing(t *testing.T) {
+	url := testenv.NewDatabase(t, "coord_live", migrate)
+	b, db := replica(t, url, time.Hour), admin(t, url)
+	for range 5 {
+		if _, err := b.Claimer().Enqueue(t.Context(), coord.NewRun{Kind: "k", AtMostOnce: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	claim(t, b, 5)
+	exec(t, db, `UPDATE coord_runs SET at = now() - interval '1 second'`)
+	if _, err := b.Claimer().Enqueue(t.Context(), coord.NewRun{Kind: "k"}, coord.NewRun{Kind: "k"}, coord.NewRun{Kind: "k"}); err != nil {
+		t.Fatal(err)
+	}
+	if claims := claim(t, b, 2); len(claims) != 2 {
+		t.Errorf("%d claims, want 2", len(claims))
+	}
+	if claims := claim(t, b, 2); len(claims) != 1 {
+		t.Errorf("%d claims, want 1", len(claims))
+	}
+}
+
+// The key of a trigger is its task's: no key of Enqueue can take its place.
+func TestKeysOfTriggersAreTheirTasks(t *testing.T) {
+	url := testenv.NewDatabase(t, "coord_live", migrate)
+	b := replica(t, url, time.Hour)
+	for _, name := range []string{"one", "two"} {
+		if _, err := b.Claimer().PutTask(t.Context(), coord.Task{Name: name, Kind: "k"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := b.Claimer().Enqueue(t.Context(), coord.NewRun{Kind: "k", UniqueKey: "x"}, coord.NewRun{Kind: "k", UniqueKey: "task/1/x"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"one", "two"} {
+		first, err := b.Claimer().Trigger(t.Context(), name, "x")
+		if err != nil || first.Duplicate || first.UniqueKey != "x" {
+			t.Fatalf("%s: key %q, duplicate %t, %v", name, first.UniqueKey, first.Duplicate, err)
+		}
+		again, err := b.Claimer().Trigger(t.Context(), name, "x")
+		if err != nil || !again.Duplicate || again.ID != first.ID {
+			t.Errorf("%s: run %d, want %d; %v", name, again.ID, first.ID, err)
+		}
+	}
+}
