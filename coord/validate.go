@@ -14,10 +14,11 @@ import (
 
 // The bounds of what a request may hold.
 const (
-	MaxPayload   = 1 << 20 // bytes of a payload
-	MaxBatch     = 1000    // items of one call, except Enqueue
-	MaxEnqueue   = 10000   // runs of one Enqueue
-	MaxErrorText = 4096    // bytes kept of a run's error
+	MaxPayload   = 1 << 20  // bytes of a payload
+	MaxPayloads  = 64 << 20 // bytes of all payloads of one call
+	MaxBatch     = 1000     // items of one call, except Enqueue
+	MaxEnqueue   = 10000    // runs of one Enqueue
+	MaxErrorText = 4096     // bytes kept of a run's error
 )
 
 const (
@@ -54,6 +55,14 @@ func text(field, s string, least, most int) error {
 		return fieldError(field, "must be valid UTF-8")
 	case strings.ContainsFunc(s, unicode.IsControl):
 		return fieldError(field, "must not contain control characters")
+	}
+	return nil
+}
+
+// payloads checks what the payloads of a call come to.
+func payloads(field string, bytes int) error {
+	if bytes > MaxPayloads {
+		return fieldError(field, "have payloads of %d bytes together, at most %d are allowed in one call", bytes, MaxPayloads)
 	}
 	return nil
 }

@@ -15,12 +15,14 @@ func checkEvents(events []NewEvent) error {
 	if err := between("events", len(events), 0, MaxBatch); err != nil {
 		return err
 	}
+	bytes := 0
 	for i := range events {
 		if err := events[i].check(fmt.Sprintf("events[%d]", i)); err != nil {
 			return err
 		}
+		bytes += len(events[i].Payload)
 	}
-	return nil
+	return payloads("events", bytes)
 }
 
 func eventsKey(events []NewEvent) string {

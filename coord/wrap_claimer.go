@@ -64,12 +64,14 @@ func completeRuns(runs []NewRun) ([]NewRun, error) {
 		return nil, fieldError("runs", "are %d, at most %d can be queued in one call", len(runs), MaxEnqueue)
 	}
 	runs = slices.Clone(runs)
+	bytes := 0
 	for i := range runs {
 		if err := runs[i].complete(fmt.Sprintf("runs[%d]", i)); err != nil {
 			return nil, err
 		}
+		bytes += len(runs[i].Payload)
 	}
-	return runs, nil
+	return runs, payloads("runs", bytes)
 }
 
 func (s claimerSeam) Enqueue(ctx context.Context, runs ...NewRun) (queued []Run, err error) {

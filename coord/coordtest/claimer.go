@@ -144,6 +144,16 @@ func endings(c coord.Claim) []coord.Result {
 }
 
 var claimerTests = []test{
+	{"runs that end as lost take no place of others", func(f *fixture) {
+		for range 5 {
+			f.enqueueOne(f.one, coord.NewRun{Kind: "k", AtMostOnce: true})
+		}
+		equal(f, "how many were claimed at first", len(f.claim(f.one, want("k", 5))), 5)
+		f.store.Advance(2 * lease)
+		f.enqueue(f.one, slices.Repeat([]coord.NewRun{{Kind: "k"}}, 3)...)
+		equal(f, "how many were claimed behind the lost ones", len(f.claim(f.two, want("k", 2))), 2)
+		equal(f, "how many were left", len(f.claim(f.one, want("k", 2))), 1)
+	}},
 	{"a run from queued to succeeded", lifeOfARun},
 	{"defaults are filled in", func(f *fixture) {
 		r := f.enqueueOne(f.one, coord.NewRun{Kind: "k"})

@@ -116,6 +116,7 @@ func Run(t *testing.T, h Harness) {
 		{"limiter", limiterTests},
 		{"broadcaster", broadcasterTests},
 		{"tx", txTests},
+		{"text", textTests},
 		{"faults", faultTests},
 		{"history", historyTests},
 		{"model", modelTests},

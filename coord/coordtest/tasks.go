@@ -58,6 +58,20 @@ func (f *fixture) occurrences(start time.Time) (minutes []int, claims []coord.Cl
 var taskTests = []test{
 	{"PutTask creates and completes a task", createTask},
 	{"PutTask replaces only the version it names", replaceTask},
+	{"keys of triggers belong to their task", func(f *fixture) {
+		f.enqueue(f.one, coord.NewRun{Kind: "k", UniqueKey: "x"}, coord.NewRun{Kind: "k", UniqueKey: "task/1/x"})
+		for _, name := range []string{"one", "two"} {
+			f.put(coord.Task{Name: name, Kind: "k"})
+			first, err := f.one.Claimer().Trigger(f.ctx, name, "x")
+			must(f, "Trigger", err)
+			equal(f, "UniqueKey", first.UniqueKey, "x")
+			equal(f, "Duplicate of the first run", first.Duplicate, false)
+			again, err := f.two.Claimer().Trigger(f.ctx, name, "x")
+			must(f, "Trigger, again", err)
+			equal(f, "Duplicate of the second", again.Duplicate, true)
+			equal(f, "ID of the second", again.ID, first.ID)
+		}
+	}},
 	{"one of many edits at once wins", func(f *fixture) {
 		t := f.put(coord.Task{Name: "n", Kind: "k"})
 		var mu sync.Mutex

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -148,6 +149,11 @@ func badRun(field, why string, change func(r *coord.NewRun)) badCall {
 var badRuns = []badCall{
 	badRun("Kind", "is empty", func(r *coord.NewRun) { r.Kind = "" }),
 	badRun("Kind", "has a control character", func(r *coord.NewRun) { r.Kind = "a\nb" }),
+	{"runs", "are too large together", func(f *fixture) error {
+		r := coord.NewRun{Kind: "k", Payload: make([]byte, coord.MaxPayload)}
+		_, err := f.one.Claimer().Enqueue(f.ctx, slices.Repeat([]coord.NewRun{r}, 65)...)
+		return err
+	}},
 	badRun("Payload", "is too long", func(r *coord.NewRun) { r.Payload = make([]byte, coord.MaxPayload+1) }),
 	badRun("UniqueKey", "is too long", func(r *coord.NewRun) { r.UniqueKey = strings.Repeat("x", 201) }),
 	badRun("Delay", "is negative", func(r *coord.NewRun) { r.Delay = -time.Second }),
@@ -282,6 +288,11 @@ var badEvents = []badCall{
 	badEvent("Payload", "is too long", func(e *coord.NewEvent) { e.Payload = make([]byte, coord.MaxPayload+1) }),
 	{"events", "are too many", func(f *fixture) error {
 		_, err := f.one.Broadcaster().Publish(f.ctx, make([]coord.NewEvent, coord.MaxBatch+1)...)
+		return err
+	}},
+	{"events", "are too large together", func(f *fixture) error {
+		e := coord.NewEvent{Topic: "t", Kind: "k", Payload: make([]byte, coord.MaxPayload)}
+		_, err := f.one.Broadcaster().Publish(f.ctx, slices.Repeat([]coord.NewEvent{e}, 65)...)
 		return err
 	}},
 	{"from[t]", "is no position", func(f *fixture) error {

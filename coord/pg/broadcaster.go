@@ -37,6 +37,7 @@ type event struct {
 func tagged(events []coord.NewEvent) []event {
 	list := make([]event, len(events))
 	for i, e := range events {
+		e.Payload = slices.Clone(e.Payload) // a caller may leave before it is sent
 		list[i] = event{e, coord.NewTag()}
 	}
 	return list

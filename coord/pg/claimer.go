@@ -190,7 +190,8 @@ func (c claimer) Claim(ctx context.Context, o coord.ClaimOptions) ([]coord.Claim
 	if !tasksDue || err != nil {
 		return claimed(ctx, claims, err)
 	}
-	made, err := c.b.fire(ctx, o.Kinds)
+	made, bad, err := c.b.fire(ctx, o.Kinds)
+	err = cmp.Or(err, bad)
 	if made > 0 && len(claims) < o.Limit {
 		o.Limit -= len(claims)
 		more, _, takeErr := c.take(ctx, o)
@@ -316,7 +317,7 @@ func finish(ctx context.Context, db bun.IDB, results []coord.Result) (queued boo
 		)
 		UPDATE coord_runs AS r SET
 			state = held.state,
-			at = coord_clock() + held.delay * interval '1 microsecond',
+			at = coord_clock() + CASE WHEN held.state = 'queued' THEN held.delay ELSE 0 END * interval '1 microsecond',
 			due_at = CASE WHEN held.state = 'queued' THEN coord_clock() + held.delay * interval '1 microsecond' ELSE r.due_at END,
 			attempt = r.attempt - held.refund,
 			error = CASE WHEN held.error = '' THEN r.error ELSE held.error END,

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/url"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -110,7 +111,7 @@ func (p *proxy) serve(client net.Conn) {
 		_, _ = client.Write(protocolViolation("unsupported startup parameter: statement_timeout"))
 		return
 	}
-	server, err := net.Dial("tcp", p.server) //nolint:noctx // closed with the proxy
+	server, err := net.Dial("tcp", p.server)
 	if err != nil {
 		return
 	}
@@ -118,7 +119,7 @@ func (p *proxy) serve(client net.Conn) {
 	p.mu.Lock()
 	p.conns = append(p.conns, client, server)
 	p.mu.Unlock()
-	_, _ = server.Write(append(startup, body...))
+	_, _ = server.Write(slices.Concat(startup, body))
 	var pipes sync.WaitGroup
 	var cut atomic.Bool
 	pipes.Go(func() {

@@ -62,6 +62,12 @@ func newStore(t *testing.T) coordtest.Store {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = db.Close() })
+	// The worst that a database can be set up to: backslashes are escapes.
+	_, err = db.ExecContext(t.Context(), `DO $$ BEGIN
+		EXECUTE format('ALTER DATABASE %I SET standard_conforming_strings = off', current_database()); END $$`)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return &store{t: t, url: url, db: db}
 }
 

@@ -2,6 +2,7 @@ package pg
 
 import (
 	"context"
+	"fmt"
 	"iter"
 	"time"
 
@@ -165,8 +166,10 @@ const notInTheWay = `NOT (overlap = 'forbid' AND EXISTS (
 const fireBatch = 100
 
 // fire turns due occurrences into queued runs and moves the tasks on, in one
-// transaction. It returns how many runs it made.
-func (b *backend) fire(ctx context.Context, kinds []string) (made int, err error) {
+// transaction. It returns how many runs it made. A task whose schedule can't be
+// computed here is left as it is and keeps no other from firing; bad says what is
+// wrong with the last such.
+func (b *backend) fire(ctx context.Context, kinds []string) (made int, bad, err error) {
 	err = inTx(ctx, b.db, func(tx bun.Tx) error {
 		var tasks []struct {
 			row.Task
@@ -179,7 +182,12 @@ func (b *backend) fire(ctx context.Context, kinds []string) (made int, err error
 			return err
 		}
 		for _, t := range tasks {
-			n, err := fireTask(ctx, tx, t.Task, t.Now.Time)
+			due, next, err := plan.Fire(t.Coord(), t.Now.Time)
+			if err != nil {
+				bad = fmt.Errorf("task %q: %w", t.Name, err)
+				continue
+			}
+			n, err := fireTask(ctx, tx, t.Task, due, next)
 			if err != nil {
 				return err
 			}
@@ -187,14 +195,10 @@ func (b *backend) fire(ctx context.Context, kinds []string) (made int, err error
 		}
 		return nil
 	})
-	return made, err
+	return made, bad, err
 }
 
-func fireTask(ctx context.Context, tx bun.Tx, t row.Task, now time.Time) (made int, err error) {
-	due, next, err := plan.Fire(t.Coord(), now)
-	if err != nil {
-		return 0, err
-	}
+func fireTask(ctx context.Context, tx bun.Tx, t row.Task, due []time.Time, next time.Time) (made int, err error) {
 	for _, at := range due {
 		var ids []int64
 		err := tx.NewRaw(`INSERT INTO coord_runs AS r (task_id, kind, payload, state, exclusive, scheduled_for, at, due_at,

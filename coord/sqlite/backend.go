@@ -65,7 +65,7 @@ func open(o Options) (b *backend, err error) {
 		b.own = append(b.own, b.db)
 	}
 	b.feed = feed.New(broadcaster{b})
-	b.publishes = batch.New(publishBatch, publishFlights, b.publishShared)
+	b.publishes = batch.New(publishBatch, publishFlights, b.publishShared).Bound(publishBytes, payloadBytes)
 	b.reader = newReader(b)
 	return b, nil
 }

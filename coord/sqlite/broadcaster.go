@@ -16,9 +16,17 @@ type broadcaster struct{ b *backend }
 
 // Concurrent publishes of one process share a transaction.
 const (
-	publishBatch   = 200 // calls
-	publishFlights = 1   // transactions at a time: there is one writer
+	publishBatch   = 200     // calls
+	publishBytes   = 4 << 20 // of payload, which takes several times as much as a statement
+	publishFlights = 1       // transactions at a time: there is one writer
 )
+
+func payloadBytes(events []event) (n int) {
+	for _, e := range events {
+		n += len(e.Payload)
+	}
+	return n
+}
 
 // event is an event to be published, with its tag.
 type event struct {
@@ -31,7 +39,7 @@ type event struct {
 func tagged(events []coord.NewEvent) []event {
 	list := make([]event, len(events))
 	for i, e := range events {
-		e.Payload = slices.Clone(e.Payload)
+		e.Payload = slices.Clone(e.Payload) // a caller may leave before it is sent
 		list[i] = event{e, coord.NewTag()}
 	}
 	return list

@@ -70,7 +70,7 @@ func enqueue(ctx context.Context, tx bun.Tx, now row.Time, runs []coord.NewRun) 
 	err := tx.NewRaw(`INSERT INTO coord_runs (kind, payload, unique_key, at, due_at, max_attempts, backoff, max_backoff,
 			timeout, priority, at_most_once, state, exclusive, created_at)
 		VALUES `+sql.String()+`
-		ON CONFLICT (unique_key) WHERE unique_key IS NOT NULL DO NOTHING
+		ON CONFLICT (COALESCE(task_id, 0), unique_key) WHERE unique_key IS NOT NULL DO NOTHING
 		RETURNING `+runColumns, args...).Scan(ctx, &rows)
 	if err != nil {
 		return nil, err
@@ -94,7 +94,7 @@ func withDuplicates(ctx context.Context, tx bun.Tx, runs []coord.NewRun, inserte
 			keys = append(keys, r.UniqueKey)
 		}
 	}
-	byKey, err := runsByKey(ctx, tx, keys...)
+	byKey, err := runsByKey(ctx, tx, 0, keys...)
 	if err != nil {
 		return nil, err
 	}
@@ -113,9 +113,11 @@ func withDuplicates(ctx context.Context, tx bun.Tx, runs []coord.NewRun, inserte
 	return all, nil
 }
 
-func runsByKey(ctx context.Context, tx bun.Tx, keys ...string) (map[string]coord.Run, error) {
+// runsByKey finds runs of a task, or of none.
+func runsByKey(ctx context.Context, tx bun.Tx, task int64, keys ...string) (map[string]coord.Run, error) {
 	var rows []row.Run
-	err := tx.NewRaw(`SELECT `+row.RunColumns+` FROM coord_runs r WHERE unique_key IN (?)`, bun.List(keys)).Scan(ctx, &rows)
+	err := tx.NewRaw(`SELECT `+row.RunColumns+` FROM coord_runs r
+		WHERE COALESCE(task_id, 0) = ? AND unique_key IS NOT NULL AND unique_key IN (?)`, task, bun.List(keys)).Scan(ctx, &rows)
 	byKey := make(map[string]coord.Run, len(rows))
 	for _, r := range rows {
 		byKey[r.UniqueKey] = r.Coord()
@@ -143,9 +145,6 @@ func trigger(ctx context.Context, tx bun.Tx, now row.Time, name, key string) (co
 	if len(tasks) == 0 {
 		return coord.Run{}, coord.ErrNotFound
 	}
-	if key != "" {
-		key = fmt.Sprintf("task/%d/%s", tasks[0], key)
-	}
 	var rows []row.Run
 	err := tx.NewRaw(`INSERT INTO coord_runs (task_id, kind, payload, unique_key, state, exclusive, at, due_at,
 			max_attempts, backoff, max_backoff, timeout, priority, at_most_once, created_at)
@@ -159,7 +158,7 @@ func trigger(ctx context.Context, tx bun.Tx, now row.Time, name, key string) (co
 	if len(rows) == 1 {
 		return rows[0].Coord(), nil
 	}
-	byKey, err := runsByKey(ctx, tx, key)
+	byKey, err := runsByKey(ctx, tx, tasks[0], key)
 	if err != nil {
 		return coord.Run{}, err
 	}
@@ -231,13 +230,19 @@ var takeSQL = `UPDATE coord_runs SET
 
 // take claims due runs and reports how many had to end instead.
 func take(ctx context.Context, tx bun.Tx, now row.Time, o coord.ClaimOptions) (claims []coord.Claim, ended int, err error) {
-	var rows []row.Run
-	err = tx.NewRaw(takeSQL, now, bun.List(o.Kinds), o.Limit, after(now, o.Lease), o.Worker, coord.LostError).Scan(ctx, &rows)
-	if err != nil {
-		return nil, 0, err
+	for {
+		var rows []row.Run
+		err = tx.NewRaw(takeSQL, now, bun.List(o.Kinds), o.Limit, after(now, o.Lease), o.Worker, coord.LostError).Scan(ctx, &rows)
+		if err != nil {
+			return nil, 0, err
+		}
+		found, taken := len(rows), row.Claims(rows)
+		claims, ended = append(claims, taken...), ended+found-len(taken)
+		if found < o.Limit || found == len(taken) {
+			return claims, ended, nil
+		}
+		o.Limit -= len(taken) // runs that had to end took the places of others
 	}
-	claims = row.Claims(rows)
-	return claims, len(rows) - len(claims), nil
 }
 
 func (c claimer) Extend(ctx context.Context, lease time.Duration, claims ...coord.Claim) ([]coord.Claim, error) {

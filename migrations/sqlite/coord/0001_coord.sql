@@ -59,7 +59,7 @@ CREATE INDEX coord_runs_claim ON coord_runs (priority, at, id) WHERE state IN ('
 CREATE UNIQUE INDEX coord_runs_occurrence ON coord_runs (task_id, scheduled_for) WHERE scheduled_for IS NOT NULL;
 CREATE UNIQUE INDEX coord_runs_exclusive ON coord_runs (task_id) WHERE exclusive AND state IN ('queued', 'running');
 CREATE INDEX coord_runs_active ON coord_runs (task_id) WHERE task_id IS NOT NULL AND state IN ('queued', 'running');
-CREATE UNIQUE INDEX coord_runs_unique_key ON coord_runs (unique_key) WHERE unique_key IS NOT NULL;
+CREATE UNIQUE INDEX coord_runs_unique_key ON coord_runs (COALESCE(task_id, 0), unique_key) WHERE unique_key IS NOT NULL;
 CREATE INDEX coord_runs_history ON coord_runs (task_id, id) WHERE task_id IS NOT NULL;
 CREATE INDEX coord_runs_ended ON coord_runs (at) WHERE state IN ('succeeded', 'failed', 'cancelled');
 
