@@ -63,7 +63,8 @@ type Claimer interface {
 	Extend(ctx context.Context, lease time.Duration, claims ...Claim) ([]Claim, error)
 	// Finish ends, snoozes or releases claimed runs. When some of the claims are
 	// no longer held, the error is a [*FencedError] that names them, their runs
-	// are untouched, and the others were finished.
+	// are untouched, and the others were finished. Repeated after an
+	// ErrUnknownOutcome, it is also the answer for what the first call finished.
 	Finish(ctx context.Context, results ...Result) error
 	// Cancel ends a queued run at once and asks a running one to stop, wherever
 	// it runs; its worker hears of it by the next Extend. Cancelling a run that
