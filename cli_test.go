@@ -198,6 +198,7 @@ func TestServeByEnvironment(t *testing.T) {
 		}
 	}, "serve", "--node", "flagged")
 	link := p.find(&p.stdout, setupLink)
+	p.find(&p.stderr, regexp.MustCompile(`"msg":"(tandem is listening)".*\n`))
 	log := p.stderr.String()
 	first, _, _ := strings.Cut(log, "\n")
 	if !json.Valid([]byte(first)) {

@@ -17,10 +17,7 @@ import (
 // handlers end in every way. In the end each run has ended, all slots are back, and
 // at no time had two handlers that were not cancelled the same run.
 func TestChaos(t *testing.T) {
-	seeds := 40
-	if testing.Short() {
-		seeds = 5
-	}
+	const seeds = 40
 	first := rand.Uint64()
 	for i := range seeds {
 		seed := first + uint64(i)

@@ -46,10 +46,7 @@ func (c *chaos) n(n int) int {
 func (c *chaos) pause(most int) { time.Sleep(time.Duration(c.n(most*1000)) * time.Microsecond) }
 
 func TestChaos(t *testing.T) {
-	seeds := 60
-	if testing.Short() {
-		seeds = 10
-	}
+	const seeds = 60
 	first := rand.Uint64()
 	for i := range seeds {
 		seed := first + uint64(i)
