@@ -48,5 +48,5 @@ bench: ## Measure the drivers beside their floors; FILTER=claim SECONDS=2 JSON=1
 	@cd bench && FILTER='$(FILTER)' SECONDS='$(SECONDS)' JSON='$(JSON)' $(GO) run .
 
 .PHONY: clean
-clean: ## Remove what build and test leave
-	rm -rf bin coverage.out coverage.html
+clean: ## Remove what build leaves
+	rm -rf bin

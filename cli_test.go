@@ -365,6 +365,7 @@ var readmeCommands = map[string]string{
 	"go run -tags pg . serve --addr 127.0.0.1:8082":                            "TestClusterMessages",
 	"go run -tags pg . serve --addr 127.0.0.1:8083":                            "TestClusterMessages",
 	"go run . user add ada --admin":                                            "TestUserAdd",
+	"go run ./examples/jobs":                                                   "TestJobs",
 	"make test":                                                                "TestMain", // in which this very test runs
 }
 
@@ -377,8 +378,12 @@ func TestReadmeCommandsAreTested(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	examples, err := filepath.Glob(filepath.Join("examples", "*", "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	var tests strings.Builder
-	for _, name := range files {
+	for _, name := range slices.Concat(files, examples) {
 		source, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)

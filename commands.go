@@ -9,6 +9,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -128,7 +129,7 @@ func (u userAddCmd) Run(e *env, c *Config) error {
 		if err != nil && err != io.EOF {
 			return fmt.Errorf("read the password: %w", err)
 		}
-		if password = trimNewline(line); password == "" {
+		if password = strings.TrimRight(line, "\r\n"); password == "" {
 			return errors.New("there is no password on standard input")
 		}
 	}
@@ -161,13 +162,6 @@ func addUser(e *env, accounts *auth.Service, name, password string, role store.R
 		_, _ = fmt.Fprintf(e.stdout, "password: %s\n", made)
 	}
 	return nil
-}
-
-func trimNewline(s string) string {
-	for len(s) > 0 && (s[len(s)-1] == '\n' || s[len(s)-1] == '\r') {
-		s = s[:len(s)-1]
-	}
-	return s
 }
 
 type versionCmd struct {

@@ -23,7 +23,7 @@ type Config struct {
 	PublicURL       string        `name:"public-url" env:"TANDEM_PUBLIC_URL" placeholder:"URL" help:"Where browsers find the program, such as https://chat.example.com. Required when the address is not of this machine alone."`
 	Origins         []string      `name:"origin" env:"TANDEM_ORIGINS" placeholder:"URL" help:"Further origins that are accepted besides the public URL's."`
 	TrustedProxies  []string      `name:"trusted-proxy" env:"TANDEM_TRUSTED_PROXIES" placeholder:"CIDR" help:"Proxies whose X-Forwarded-For is believed."`
-	MetricsToken    string        `name:"metrics-token" env:"TANDEM_METRICS_TOKEN" placeholder:"SECRET" help:"Bearer token for /metrics. Without one it answers only requests from this machine, and nobody when there is a public URL."`
+	MetricsToken    string        `name:"metrics-token" env:"TANDEM_METRICS_TOKEN" placeholder:"SECRET" help:"Bearer token for /metrics. Without one it answers only requests from this machine, and only when the public URL is empty or a loopback address."`
 	Log             string        `name:"log" env:"TANDEM_LOG" default:"info" placeholder:"LEVEL[,json]" help:"Least level of log lines, debug, info, warn or error, and ,json for machines."`
 	DatabaseConns   int           `name:"database-conns" env:"TANDEM_DATABASE_CONNS" default:"20" placeholder:"N" help:"Most connections of the work pool (PostgreSQL)."`
 	Workers         int           `name:"workers" env:"TANDEM_WORKERS" default:"10" placeholder:"N" help:"Most runs executed at a time."`

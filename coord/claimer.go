@@ -268,7 +268,7 @@ type Settlement struct {
 	Error  string        // empty: leave the last one
 }
 
-// Settle decides what a result does to its run.
+// Settle decides what a result does to its run; for authors of drivers.
 func (r Result) Settle() Settlement {
 	run := r.Claim.Run
 	switch r.Outcome {

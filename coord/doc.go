@@ -50,7 +50,8 @@
 // # Errors
 //
 // Every error of a Backend is an [*Error] that names the operation and wraps
-// one of the package's sentinels where one applies. "Nothing due" and "no more
+// one of the package's sentinels where one applies; only what the caller's own
+// function returned comes out of InTx as it is. "Nothing due" and "no more
 // events" are empty results, never errors; an outage is ErrUnavailable, never
 // an empty result.
 package coord

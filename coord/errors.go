@@ -10,6 +10,7 @@ import (
 // The sentinels that every driver returns, to be tested with [errors.Is]. The
 // errors of a [Backend] are always an [*Error] around one of them, around the
 // context's own error, or around a fault of the store that none of them names.
+// The one exception is an error of the function that [Backend.InTx] was given.
 var (
 	// ErrNotFound: what the key names does not exist, or no longer does.
 	ErrNotFound = errors.New("not found")

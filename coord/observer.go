@@ -14,7 +14,7 @@ type Observer interface {
 // Observation is one operation that ended.
 type Observation struct {
 	Op    string        // such as "claimer.claim"; a small fixed set
-	Items int           // how many runs, events, decisions … it was about
+	Items int           // how many runs, events, decisions … it was about; of a claim, what was claimed
 	Err   error         // as the caller got it; nil: it succeeded
 	Took  time.Duration // by the monotonic clock
 }

@@ -55,10 +55,14 @@ type TicketUse struct {
 	Scope   string
 }
 
-// Fits reports whether a ticket for t may be put to this use.
+// Fits reports whether a ticket for t may be put to this use; for authors of
+// drivers.
 func (u TicketUse) Fits(t TicketFor) bool {
 	return u.Purpose == t.Purpose && u.Origin == t.Origin && u.Scope == t.Scope
 }
+
+// secretLen is the length of every secret: 16 bytes in base64url.
+const secretLen = 22
 
 // TicketHash is what is stored of a secret.
 type TicketHash [sha256.Size]byte

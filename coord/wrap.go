@@ -96,17 +96,23 @@ func (s *seam) InTx(ctx context.Context, fn func(context.Context, Tx) error) err
 
 // do runs one operation: refused when closed, inside a transaction's function
 // or invalid, and otherwise timed, its error given a name, and its outcome told.
-func (s *seam) do(ctx context.Context, op, key string, items int, invalid error, call func() error) error {
+func (s *seam) do(ctx context.Context, op, key string, items int, bad error, call func() error) error {
 	if s.inside(ctx) {
-		invalid = errInside
+		bad = errInside
 	}
-	return s.run(ctx, op, key, items, invalid, call)
+	return s.run(ctx, op, key, items, bad, call)
 }
 
 // run is do for calls that may be made inside a transaction.
-func (s *seam) run(ctx context.Context, op, key string, items int, invalid error, call func() error) error {
-	began := time.Now()
-	err := invalid
+func (s *seam) run(ctx context.Context, op, key string, items int, bad error, call func() error) error {
+	return s.count(ctx, op, key, &items, bad, call)
+}
+
+// count is run for calls that know only in the end how many items they were
+// about.
+func (s *seam) count(ctx context.Context, op, key string, items *int, bad error, call func() error) error {
+	began, asked := time.Now(), *items > 0
+	err := bad
 	switch {
 	case s.closed.Load():
 		err = ErrClosed
@@ -120,11 +126,11 @@ func (s *seam) run(ctx context.Context, op, key string, items int, invalid error
 	case err != nil:
 		err = wrapError(op, key, err)
 	}
-	if !isOwn && items > 0 { // else the store was not asked, or not about this
+	if !isOwn && asked { // else the store was not asked, or not about this
 		s.note(ctx, began, err)
 	}
 	if s.observer != nil {
-		s.observer.Observe(ctx, Observation{Op: op, Items: items, Err: err, Took: time.Since(began)})
+		s.observer.Observe(ctx, Observation{Op: op, Items: *items, Err: err, Took: time.Since(began)})
 	}
 	return err
 }

@@ -20,8 +20,8 @@ func (id RunID) key() string { return strconv.FormatInt(int64(id), 10) }
 func taskName(name string) error { return text("name", name, 1, maxName) }
 
 func (s claimerSeam) PutTask(ctx context.Context, t Task) (stored Task, err error) {
-	invalid := t.complete()
-	err = s.do(ctx, "claimer.put_task", t.Name, 1, invalid, func() (err error) {
+	bad := t.complete()
+	err = s.do(ctx, "claimer.put_task", t.Name, 1, bad, func() (err error) {
 		stored, err = s.driver.PutTask(ctx, t)
 		return err
 	})
@@ -75,8 +75,8 @@ func completeRuns(runs []NewRun) ([]NewRun, error) {
 }
 
 func (s claimerSeam) Enqueue(ctx context.Context, runs ...NewRun) (queued []Run, err error) {
-	runs, invalid := completeRuns(runs)
-	err = s.do(ctx, "claimer.enqueue", "", len(runs), invalid, func() (err error) {
+	runs, bad := completeRuns(runs)
+	err = s.do(ctx, "claimer.enqueue", "", len(runs), bad, func() (err error) {
 		if len(runs) > 0 {
 			queued, err = s.driver.Enqueue(ctx, runs...)
 		}
@@ -86,10 +86,14 @@ func (s claimerSeam) Enqueue(ctx context.Context, runs ...NewRun) (queued []Run,
 }
 
 func (s claimerSeam) Claim(ctx context.Context, o ClaimOptions) (claims []Claim, err error) {
-	invalid := o.complete()
-	deadline := time.Now().Add(o.Lease)
-	err = s.do(ctx, "claimer.claim", o.Worker, o.Limit, invalid, func() (err error) {
+	bad := o.complete()
+	if s.inside(ctx) {
+		bad = errInside
+	}
+	deadline, items := time.Now().Add(o.Lease), o.Limit
+	err = s.count(ctx, "claimer.claim", o.Worker, &items, bad, func() (err error) {
 		claims, err = s.driver.Claim(ctx, o)
+		items = len(claims)
 		return err
 	})
 	return withDeadline(claims, deadline), err
@@ -104,8 +108,8 @@ func withDeadline(claims []Claim, deadline time.Time) []Claim {
 
 func (s claimerSeam) Extend(ctx context.Context, lease time.Duration, claims ...Claim) (held []Claim, err error) {
 	deadline := time.Now().Add(lease)
-	invalid := invalid(span("lease", lease, minLease, maxLease), between("claims", len(claims), 0, MaxBatch))
-	err = s.do(ctx, "claimer.extend", "", len(claims), invalid, func() (err error) {
+	bad := invalid(span("lease", lease, minLease, maxLease), between("claims", len(claims), 0, MaxBatch))
+	err = s.do(ctx, "claimer.extend", "", len(claims), bad, func() (err error) {
 		if len(claims) > 0 {
 			held, err = s.driver.Extend(ctx, lease, claims...)
 		}
@@ -141,8 +145,8 @@ func resultsKey(results []Result) string {
 }
 
 func (s claimerSeam) Finish(ctx context.Context, results ...Result) error {
-	results, invalid := completeResults(results)
-	return s.do(ctx, "claimer.finish", resultsKey(results), len(results), invalid, func() error {
+	results, bad := completeResults(results)
+	return s.do(ctx, "claimer.finish", resultsKey(results), len(results), bad, func() error {
 		if len(results) == 0 {
 			return nil
 		}
@@ -183,10 +187,10 @@ func (s claimerSeam) Prune(ctx context.Context, r RunRetention) (n int, err erro
 func (s claimerSeam) Hints() (<-chan struct{}, func()) { return s.driver.Hints() }
 
 // list passes a driver's listing on, its error as that of one operation.
-func list[T any](ctx context.Context, s *seam, op string, invalid error, open func() iter.Seq2[T, error]) iter.Seq2[T, error] {
+func list[T any](ctx context.Context, s *seam, op string, bad error, open func() iter.Seq2[T, error]) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		stopped := false
-		err := s.do(ctx, op, "", 1, invalid, func() error {
+		err := s.do(ctx, op, "", 1, bad, func() error {
 			for item, err := range open() {
 				if err != nil {
 					return err

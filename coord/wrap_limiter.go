@@ -11,8 +11,8 @@ type limiterSeam struct {
 }
 
 func (s limiterSeam) Allow(ctx context.Context, l Limit) (d Decision, err error) {
-	invalid := l.complete()
-	err = s.do(ctx, "limiter.allow", l.Key, 1, invalid, func() (err error) {
+	bad := l.complete()
+	err = s.do(ctx, "limiter.allow", l.Key, 1, bad, func() (err error) {
 		d, err = s.driver.Allow(ctx, l)
 		return err
 	})
@@ -21,8 +21,8 @@ func (s limiterSeam) Allow(ctx context.Context, l Limit) (d Decision, err error)
 
 func (s limiterSeam) AllowAll(ctx context.Context, limits ...Limit) (ds []Decision, err error) {
 	limits = slices.Clone(limits)
-	invalid := completeLimits(limits)
-	err = s.do(ctx, "limiter.allow_all", "", len(limits), invalid, func() (err error) {
+	bad := completeLimits(limits)
+	err = s.do(ctx, "limiter.allow_all", "", len(limits), bad, func() (err error) {
 		if len(limits) > 0 {
 			ds, err = s.driver.AllowAll(ctx, limits...)
 		}
@@ -49,8 +49,8 @@ func completeLimits(limits []Limit) error {
 }
 
 func (s limiterSeam) Peek(ctx context.Context, l Limit) (d Decision, err error) {
-	invalid := l.complete()
-	err = s.do(ctx, "limiter.peek", l.Key, 1, invalid, func() (err error) {
+	bad := l.complete()
+	err = s.do(ctx, "limiter.peek", l.Key, 1, bad, func() (err error) {
 		d, err = s.driver.Peek(ctx, l)
 		return err
 	})
@@ -58,11 +58,11 @@ func (s limiterSeam) Peek(ctx context.Context, l Limit) (d Decision, err error) 
 }
 
 func (s limiterSeam) Reset(ctx context.Context, key string) error {
-	var invalid error
+	var bad error
 	if len(key) == 0 || len(key) > maxKey {
-		invalid = fieldError("key", "has %d bytes, must have 1 to %d", len(key), maxKey)
+		bad = fieldError("key", "has %d bytes, must have 1 to %d", len(key), maxKey)
 	}
-	return s.do(ctx, "limiter.reset", key, 1, invalid, func() error { return s.driver.Reset(ctx, key) })
+	return s.do(ctx, "limiter.reset", key, 1, bad, func() error { return s.driver.Reset(ctx, key) })
 }
 
 func (s limiterSeam) Reap(ctx context.Context) (n int, err error) {

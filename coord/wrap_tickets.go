@@ -8,8 +8,8 @@ type ticketsSeam struct {
 }
 
 func (s ticketsSeam) Issue(ctx context.Context, t TicketFor) (ticket Ticket, err error) {
-	invalid := t.complete()
-	err = s.do(ctx, "tickets.issue", t.User, 1, invalid, func() (err error) {
+	bad := t.complete()
+	err = s.do(ctx, "tickets.issue", t.User, 1, bad, func() (err error) {
 		ticket, err = s.driver.Issue(ctx, t)
 		return err
 	})
@@ -20,7 +20,7 @@ func (s ticketsSeam) Issue(ctx context.Context, t TicketFor) (ticket Ticket, err
 // ticket can have.
 func (s ticketsSeam) Redeem(ctx context.Context, secret string, use TicketUse) (t TicketFor, err error) {
 	err = s.do(ctx, "tickets.redeem", "", 1, nil, func() (err error) {
-		if len(secret) != len("0123456789012345678901") {
+		if len(secret) != secretLen {
 			return ErrNotFound
 		}
 		t, err = s.driver.Redeem(ctx, secret, use)

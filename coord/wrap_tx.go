@@ -8,8 +8,8 @@ type txSeam struct {
 }
 
 func (s txSeam) PutTask(ctx context.Context, t Task) (stored Task, err error) {
-	invalid := t.complete()
-	err = s.run(ctx, "tx.put_task", t.Name, 1, invalid, func() (err error) {
+	bad := t.complete()
+	err = s.run(ctx, "tx.put_task", t.Name, 1, bad, func() (err error) {
 		stored, err = s.driver.PutTask(ctx, t)
 		return err
 	})
@@ -17,8 +17,8 @@ func (s txSeam) PutTask(ctx context.Context, t Task) (stored Task, err error) {
 }
 
 func (s txSeam) Enqueue(ctx context.Context, runs ...NewRun) (queued []Run, err error) {
-	runs, invalid := completeRuns(runs)
-	err = s.run(ctx, "tx.enqueue", "", len(runs), invalid, func() (err error) {
+	runs, bad := completeRuns(runs)
+	err = s.run(ctx, "tx.enqueue", "", len(runs), bad, func() (err error) {
 		if len(runs) > 0 {
 			queued, err = s.driver.Enqueue(ctx, runs...)
 		}
@@ -28,8 +28,8 @@ func (s txSeam) Enqueue(ctx context.Context, runs ...NewRun) (queued []Run, err 
 }
 
 func (s txSeam) Finish(ctx context.Context, results ...Result) error {
-	results, invalid := completeResults(results)
-	return s.run(ctx, "tx.finish", resultsKey(results), len(results), invalid, func() error {
+	results, bad := completeResults(results)
+	return s.run(ctx, "tx.finish", resultsKey(results), len(results), bad, func() error {
 		if len(results) == 0 {
 			return nil
 		}

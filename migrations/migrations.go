@@ -53,7 +53,8 @@ const lockKey = 7205759403792793
 // Up applies what is missing of the sets and returns it, also when it fails
 // half-way. Each migration and the note that it was applied are one transaction.
 // Any number of processes may call it at once. On PostgreSQL db must allow two
-// connections, one of which holds the lock.
+// connections, one of which holds the lock. The pools that the drivers' OpenDB
+// functions return have one in their field DB: of SQLite's it is Write.DB.
 func Up(ctx context.Context, db *sql.DB, d Dialect, sets ...Set) ([]Migration, error) {
 	return up(ctx, db, d, files, sets...)
 }

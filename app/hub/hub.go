@@ -121,7 +121,6 @@ type Hub struct {
 	conns    map[*conn]struct{}
 	sessions map[int64]map[*conn]struct{} // the index by session
 	draining bool
-	closed   bool
 	serving  sync.WaitGroup // one per socket
 }
 
@@ -319,11 +318,11 @@ func (h *Hub) leave(c *conn) {
 // before, the rest is cut off.
 func (h *Hub) Drain(ctx context.Context) error {
 	h.mu.Lock()
-	if h.closed {
+	if h.draining {
 		h.mu.Unlock()
 		return nil
 	}
-	h.draining, h.closed = true, true
+	h.draining = true
 	list := make([]*conn, 0, len(h.conns))
 	for c := range h.conns { // in random order
 		list = append(list, c)

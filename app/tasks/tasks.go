@@ -127,8 +127,10 @@ func (s *Service) Create(ctx context.Context, n NewTask) (Task, error) {
 
 func (s *Service) check(ctx context.Context, n NewTask) error {
 	switch {
-	case n.Name == "" || n.Name == "." || n.Name == "..":
+	case n.Name == "":
 		return invalid("name", "must not be empty")
+	case n.Name == "." || n.Name == "..": // no path could name it
+		return invalid("name", "may not be . or ..")
 	case len(n.Name) > maxName:
 		return invalid("name", fmt.Sprintf("may have at most %d bytes", maxName))
 	case strings.ContainsRune(n.Name, '/'):

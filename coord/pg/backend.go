@@ -16,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lib/pq"
 	"github.com/uptrace/bun"
 
 	"github.com/tandemhq/tandem/coord"
@@ -48,7 +49,7 @@ func Open(ctx context.Context, o Options) (coord.Backend, error) {
 	if err != nil {
 		return nil, fmt.Errorf("pg: %w", err)
 	}
-	if err := b.Ping(ctx); err != nil {
+	if err := b.ready(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("pg: %w", err), b.Close(ctx))
 	}
 	b.start(ctx)
@@ -106,6 +107,18 @@ type backend struct {
 	loops   sync.WaitGroup
 	closing sync.Once
 	closed  chan struct{} // when the last goroutine has ended
+}
+
+// ready reports whether the database can be used: it answers, and has the schema.
+func (b *backend) ready(ctx context.Context) error {
+	if err := b.Ping(ctx); err != nil {
+		return err
+	}
+	_, err := b.coordination.NewRaw(`SELECT FROM coord_runs, coord_topics, coord_limits, coord_tickets LIMIT 0`).Exec(ctx)
+	if e, ok := errors.AsType[*pq.Error](err); ok && e.Code == undefinedTable {
+		return fmt.Errorf("the database lacks the schema, see migrations.Up: %w", err)
+	}
+	return storeError(ctx, err)
 }
 
 // start runs the loops of the backend until Close.

@@ -15,7 +15,10 @@ import (
 )
 
 // SQLSTATEs that mean something to the driver.
-const protocolViolation = "08P01"
+const (
+	protocolViolation = "08P01" // a pooler refuses settings
+	undefinedTable    = "42P01" // the schema is missing
+)
 
 // storeError gives an error of the database its sentinel.
 func storeError(ctx context.Context, err error) error {

@@ -21,37 +21,31 @@ func limitKey(key string) []byte {
 	return h[:16]
 }
 
-// Allow decides in one statement. What the snapshot shows may only deny, which
-// takes no lock and writes nothing. A grant is decided on the locked row, whose
-// conditions read the clock after the lock.
+// Allow asks the snapshot first, which may only deny: that takes no lock and
+// writes nothing. A grant is decided on the locked row, by conditions that read
+// the clock after the lock.
 func (l limiter) Allow(ctx context.Context, limit coord.Limit) (coord.Decision, error) {
 	g, key := limit.GCRA(), limitKey(limit.Key)
-	var rows []struct {
-		Granted *int64 `bun:"granted"`
-		Seen    int64  `bun:"seen"`
-		Now     int64  `bun:"now"`
+	tats, now, err := l.read(ctx, l.b.limits, [][]byte{key})
+	if err != nil {
+		return coord.Decision{}, err
 	}
-	err := l.b.limits.NewRaw(`WITH seen AS MATERIALIZED (
-			SELECT tat, `+micros+` AS now FROM coord_limits WHERE key = ?0
-		), granted AS (
-			INSERT INTO coord_limits AS l (key, tat)
-			SELECT ?0, `+micros+` + ?1 WHERE ?1 <= ?2 AND NOT EXISTS (
-				SELECT FROM seen WHERE least(tat, now + ?2) + ?1 > now + ?2)
-			ON CONFLICT (key) DO UPDATE SET tat = greatest(least(l.tat, `+micros+` + ?2), `+micros+`) + ?1
-			WHERE least(l.tat, `+micros+` + ?2) + ?1 <= `+micros+` + ?2
-			RETURNING tat
-		)
-		SELECT (SELECT tat FROM granted) AS granted, COALESCE((SELECT tat FROM seen), 0) AS seen, `+micros+` AS now`,
-		key, g.Cost, g.Window).Scan(ctx, &rows)
+	if d, tat := g.Decide(tats[0], now); !d.Allowed && tat >= tats[0] {
+		return d, nil
+	}
+	var granted []struct {
+		TAT int64 `bun:"tat"`
+		Now int64 `bun:"now"`
+	}
+	err = l.b.limits.NewRaw(`INSERT INTO coord_limits AS l (key, tat) SELECT ?0, `+micros+` + ?1 WHERE ?1 <= ?2
+		ON CONFLICT (key) DO UPDATE SET tat = greatest(least(l.tat, `+micros+` + ?2), `+micros+`) + ?1
+		WHERE least(l.tat, `+micros+` + ?2) + ?1 <= `+micros+` + ?2
+		RETURNING tat, `+micros+` AS now`, key, g.Cost, g.Window).Scan(ctx, &granted)
 	if err != nil {
 		return coord.Decision{}, storeError(ctx, err)
 	}
-	r := rows[0]
-	if r.Granted != nil {
-		d, _ := g.Decide(*r.Granted-g.Cost, r.Now)
-		return d, nil
-	}
-	if d, _ := g.Decide(r.Seen, r.Now); !d.Allowed && r.Seen <= r.Now+g.Window {
+	if len(granted) == 1 {
+		d, _ := g.Decide(granted[0].TAT-g.Cost, granted[0].Now)
 		return d, nil
 	}
 	// Others have taken what the snapshot still showed, or the clock stepped back
@@ -63,29 +57,28 @@ func (l limiter) Allow(ctx context.Context, limit coord.Limit) (coord.Decision, 
 	return ds[0], nil
 }
 
-// read returns the TATs of keys, 0 for those that have none, and then the clock.
+// read returns the TATs of keys, 0 for those that have none, and the clock.
 func (l limiter) read(ctx context.Context, db bun.IDB, keys [][]byte) (tats []int64, now int64, err error) {
 	var rows []struct {
 		Key []byte `bun:"key"`
 		TAT int64  `bun:"tat"`
+		Now int64  `bun:"now"`
 	}
-	err = db.NewRaw(`SELECT key, tat FROM coord_limits WHERE key IN (?)`, bun.List(keys)).Scan(ctx, &rows)
+	err = db.NewRaw(`SELECT l.key, COALESCE(l.tat, 0) AS tat, `+micros+` AS now
+		FROM (SELECT) AS one LEFT JOIN coord_limits AS l ON l.key IN (?)`, bun.List(keys)).Scan(ctx, &rows)
 	if err != nil {
-		return nil, 0, storeError(ctx, err)
-	}
-	var clock []int64
-	if err := db.NewRaw(`SELECT `+micros).Scan(ctx, &clock); err != nil {
 		return nil, 0, storeError(ctx, err)
 	}
 	byKey := make(map[string]int64, len(rows))
 	for _, r := range rows {
 		byKey[string(r.Key)] = r.TAT
+		now = max(now, r.Now)
 	}
 	tats = make([]int64, len(keys))
 	for i, key := range keys {
 		tats[i] = byKey[string(key)]
 	}
-	return tats, clock[0], nil
+	return tats, now, nil
 }
 
 // AllowAll asks the snapshot first, which may only deny.

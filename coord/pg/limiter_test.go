@@ -77,3 +77,43 @@ func TestReapTakesNoBucketFromAllowAll(t *testing.T) {
 		}
 	}
 }
+
+// A denial is decided on a snapshot: it waits for nobody who holds the bucket, and leaves the
+// row as it was.
+func TestDenialTakesNoLockAndWritesNothing(t *testing.T) {
+	b := openBackend(t, testenv.NewDatabase(t, "coord_inside", migrate))
+	l := limiter{b}
+	limit := func(key string) coord.Limit {
+		return coord.Limit{Key: key, Rate: 1, Per: time.Hour, Burst: 1, Cost: 1}
+	}
+	both := []coord.Limit{limit("full"), limit("empty")}
+	if d, err := l.Allow(t.Context(), both[0]); err != nil || !d.Allowed {
+		t.Fatalf("the first decision is %+v, %v", d, err)
+	}
+	row := func() (version string) {
+		err := b.db.NewRaw(`SELECT string_agg(xmin || ' ' || ctid || ' ' || tat, ',') FROM coord_limits`).Scan(t.Context(), &version)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return version
+	}
+	before := row()
+	holder, err := b.db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer holder.Rollback()
+	if _, err := holder.ExecContext(t.Context(), `SELECT FROM coord_limits FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	if d, err := l.Allow(t.Context(), both[0]); err != nil || d.Allowed {
+		t.Errorf("Allow of a bucket that somebody holds: %+v, %v", d, err)
+	}
+	ds, err := l.AllowAll(t.Context(), both...)
+	if err != nil || ds[0].Allowed || ds[1].Allowed {
+		t.Errorf("AllowAll with a bucket that somebody holds: %+v, %v", ds, err)
+	}
+	if after := row(); after != before {
+		t.Errorf("the buckets were %q and are %q", before, after)
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/url"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -318,5 +319,14 @@ func TestNoServer(t *testing.T) {
 	_ = l.Close()
 	if _, err := pg.Open(t.Context(), pg.Options{URL: "postgres://" + address + "/none?sslmode=disable"}); !errors.Is(err, coord.ErrUnavailable) {
 		t.Errorf("Open: %v, want ErrUnavailable", err)
+	}
+}
+
+// The database is there and empty.
+func TestNoSchema(t *testing.T) {
+	url := testenv.NewDatabase(t, "", nil)
+	_, err := pg.Open(t.Context(), pg.Options{URL: url})
+	if err == nil || !strings.Contains(err.Error(), "lacks the schema") || errors.Is(err, coord.ErrUnavailable) {
+		t.Errorf("Open: %v, want that the schema is missing", err)
 	}
 }

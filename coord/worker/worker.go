@@ -61,8 +61,8 @@ func GiveUp(err error) error { return giveUp{err} }
 
 // Options configure a [Worker].
 type Options struct {
-	Name        string             // of this replica, for people to read
-	Handlers    map[string]Handler // by kind; runs of other kinds are left alone
+	Name        string             // of this replica, for people to read; must be set
+	Handlers    map[string]Handler // by kind, at least one; runs of other kinds are left alone
 	Concurrency int                // handlers at a time; default 10
 	Lease       time.Duration      // default 30 s; extended every third of it
 	Poll        time.Duration      // longest time between two looks; default 500 ms, jittered
@@ -133,7 +133,8 @@ func (w *Worker) Running() int {
 // running handlers get Options.Grace, and what is unfinished then is released,
 // claimable elsewhere at once with its attempt unspent; a run that is AtMostOnce
 // ends as failed instead. A handler that ignores its context is left behind; it
-// can have no effect any more. Run may be called once.
+// can have no effect any more. Run may be called once. It returns nil: an outage is
+// logged and waited for.
 func (w *Worker) Run(ctx context.Context) error {
 	hints, stop := w.claimer.Hints()
 	defer stop()

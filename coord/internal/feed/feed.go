@@ -440,12 +440,3 @@ func Verify(topic string, from, head coord.Position, found []coord.Event) ([]coo
 	}
 	return found[1:], nil
 }
-
-// Fill returns heads with [coord.Start] for the topics that it lacks.
-func Fill(heads map[string]coord.Position, topics []string) map[string]coord.Position {
-	full := make(map[string]coord.Position, len(topics))
-	for _, topic := range topics {
-		full[topic] = heads[topic] // the zero position is Start
-	}
-	return full
-}

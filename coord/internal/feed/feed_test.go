@@ -758,11 +758,3 @@ func TestVerify(t *testing.T) {
 		}
 	}
 }
-
-func TestFill(t *testing.T) {
-	p := coord.Position{Seq: 3, Tag: 4}
-	got := Fill(map[string]coord.Position{"a": p, "more": p}, []string{"a", "b"})
-	if len(got) != 2 || got["a"] != p || got["b"] != coord.Start {
-		t.Errorf("Fill is %v", got)
-	}
-}

@@ -210,15 +210,6 @@ func (r Event) Coord() coord.Event {
 	}
 }
 
-// Events returns the events, in order.
-func Events(rows []Event) []coord.Event {
-	events := make([]coord.Event, len(rows))
-	for i, r := range rows {
-		events[i] = r.Coord()
-	}
-	return events
-}
-
 // Head is a row of coord_topics.
 type Head struct {
 	Topic string `bun:"topic"`
