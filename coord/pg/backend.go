@@ -23,6 +23,7 @@ import (
 	"github.com/tandemhq/tandem/coord/internal/batch"
 	"github.com/tandemhq/tandem/coord/internal/feed"
 	"github.com/tandemhq/tandem/coord/internal/hint"
+	"github.com/tandemhq/tandem/coord/internal/row"
 )
 
 // Options configure [Open].
@@ -84,7 +85,7 @@ func open(o Options) (b *backend, err error) {
 	}
 	b.own = append(b.own, b.limits, b.coordination)
 	b.feed = feed.New(broadcaster{b})
-	b.publishes = batch.New(publishBatch, publishFlights, b.publishShared).Bound(publishBytes, payloadBytes)
+	b.publishes = batch.New(publishBatch, publishFlights, b.publishShared).Bound(publishBytes, row.PayloadBytes)
 	b.bell = newDoorbell(b)
 	b.reader = newReader(b)
 	return b, nil
@@ -99,7 +100,7 @@ type backend struct {
 
 	feed      *feed.Hub
 	hints     hint.Hub
-	publishes *batch.Batcher[[]event, []coord.Position]
+	publishes *batch.Batcher[[]row.NewEvent, []coord.Position]
 	bell      *doorbell
 	reader    *reader
 

@@ -3,7 +3,6 @@ package pg
 import (
 	"context"
 	"slices"
-	"strings"
 
 	"github.com/uptrace/bun"
 
@@ -21,30 +20,8 @@ const (
 	publishFlights = 2       // statements at a time
 )
 
-func payloadBytes(events []event) (n int) {
-	for _, e := range events {
-		n += len(e.Payload)
-	}
-	return n
-}
-
-// event is an event to be published, with its tag.
-type event struct {
-	coord.NewEvent
-	tag coord.Tag
-}
-
-func tagged(events []coord.NewEvent) []event {
-	list := make([]event, len(events))
-	for i, e := range events {
-		e.Payload = slices.Clone(e.Payload) // a caller may leave before it is sent
-		list[i] = event{e, coord.NewTag()}
-	}
-	return list
-}
-
 func (br broadcaster) Publish(ctx context.Context, events ...coord.NewEvent) ([]coord.Position, error) {
-	positions, err := br.b.publishes.Do(ctx, tagged(events))
+	positions, err := br.b.publishes.Do(ctx, row.Tagged(events))
 	if err != nil {
 		return nil, storeError(ctx, err)
 	}
@@ -52,30 +29,25 @@ func (br broadcaster) Publish(ctx context.Context, events ...coord.NewEvent) ([]
 }
 
 // publishShared publishes the events of several calls.
-func (b *backend) publishShared(ctx context.Context, calls [][]event) ([][]coord.Position, error) {
+func (b *backend) publishShared(ctx context.Context, calls [][]row.NewEvent) ([][]coord.Position, error) {
 	positions, err := publish(ctx, b.db, slices.Concat(calls...))
 	if err != nil {
 		return nil, storeError(ctx, err)
 	}
 	b.ring(true, false)
-	results := make([][]coord.Position, len(calls))
-	for i, events := range calls {
-		results[i], positions = positions[:len(events):len(events)], positions[len(events):]
-	}
-	return results, nil
+	return row.Share(calls, positions), nil
 }
 
 // publish appends events to their topics in one statement: the topics' counters
 // are bumped in order of the topics, so that publishers can't deadlock, and the
 // lock on a counter puts the commits of its topic in the order of the sequence.
-func publish(ctx context.Context, db bun.IDB, events []event) ([]coord.Position, error) {
-	var sql strings.Builder
-	var args []any
+func publish(ctx context.Context, db bun.IDB, events []row.NewEvent) ([]coord.Position, error) {
+	var list row.Values
 	for i, e := range events {
-		values(&sql, &args, "(?::int, ?, ?::bigint, ?, ?::bytea)", i, e.Topic, int64(e.tag), e.Kind, bytes(e.Payload))
+		list.Add("(?::int, ?, ?::bigint, ?, ?::bytea)", i, e.Topic, int64(e.Tag), e.Kind, row.Bytes(e.Payload))
 	}
 	var rows []row.Event
-	err := db.NewRaw(`WITH input (ord, topic, tag, kind, payload) AS (VALUES `+sql.String()+`),
+	err := db.NewRaw(`WITH input (ord, topic, tag, kind, payload) AS (VALUES `+list.String()+`),
 		numbered AS (
 			SELECT *, row_number() OVER (PARTITION BY topic ORDER BY ord) AS n, count(*) OVER (PARTITION BY topic) AS total
 			FROM input
@@ -88,7 +60,7 @@ func publish(ctx context.Context, db bun.IDB, events []event) ([]coord.Position,
 		INSERT INTO coord_events (topic, seq, tag, kind, payload, at)
 		SELECT n.topic, b.seq - n.total + n.n, n.tag, n.kind, n.payload, coord_clock()
 		FROM numbered n JOIN bumped b ON b.topic = n.topic
-		RETURNING topic, seq`, args...).Scan(ctx, &rows)
+		RETURNING topic, seq`, list.Args...).Scan(ctx, &rows)
 	if err != nil {
 		return nil, err
 	}
@@ -101,7 +73,7 @@ func publish(ctx context.Context, db bun.IDB, events []event) ([]coord.Position,
 	}
 	positions := make([]coord.Position, len(events))
 	for i, e := range events {
-		positions[i] = coord.Position{Seq: next[e.Topic], Tag: e.tag}
+		positions[i] = coord.Position{Seq: next[e.Topic], Tag: e.Tag}
 		next[e.Topic]++
 	}
 	return positions, nil
@@ -148,22 +120,15 @@ func (br broadcaster) Read(ctx context.Context, topic string, from coord.Positio
 }
 
 func (br broadcaster) Heads(ctx context.Context, topics ...string) (map[string]coord.Position, error) {
-	heads := make(map[string]coord.Position, len(topics))
-	for _, topic := range topics {
-		heads[topic] = coord.Start
-	}
 	if len(topics) == 0 {
-		return heads, nil
+		return row.Heads(nil, nil), nil
 	}
 	var rows []row.Head
 	err := br.b.db.NewRaw(`SELECT topic, seq, tag FROM coord_topics WHERE topic IN (?)`, bun.List(topics)).Scan(ctx, &rows)
 	if err != nil {
 		return nil, storeError(ctx, err)
 	}
-	for _, r := range rows {
-		heads[r.Topic] = r.Position()
-	}
-	return heads, nil
+	return row.Heads(topics, rows), nil
 }
 
 func (br broadcaster) Trim(ctx context.Context, r coord.EventRetention) (int, error) {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"iter"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/uptrace/bun"
@@ -16,23 +15,6 @@ import (
 )
 
 type claimer struct{ b *backend }
-
-// bytes keeps a nil payload from becoming NULL.
-func bytes(b []byte) []byte {
-	if b == nil {
-		return []byte{}
-	}
-	return b
-}
-
-// values appends one row of a VALUES list.
-func values(sql *strings.Builder, args *[]any, format string, vs ...any) {
-	if len(*args) > 0 {
-		sql.WriteString(", ")
-	}
-	sql.WriteString(format)
-	*args = append(*args, vs...)
-}
 
 func (c claimer) Enqueue(ctx context.Context, runs ...coord.NewRun) (queued []coord.Run, err error) {
 	err = inTx(ctx, c.b.db, func(tx bun.Tx) error {
@@ -47,8 +29,7 @@ func (c claimer) Enqueue(ctx context.Context, runs ...coord.NewRun) (queued []co
 }
 
 func enqueue(ctx context.Context, db bun.IDB, runs []coord.NewRun) ([]coord.Run, error) {
-	var sql strings.Builder
-	var args []any
+	var list row.Values
 	for _, r := range runs {
 		due := "coord_clock()"
 		at := []any{}
@@ -60,10 +41,10 @@ func enqueue(ctx context.Context, db bun.IDB, runs []coord.NewRun) ([]coord.Run,
 			due = "?"
 			at = []any{row.Time{Time: r.DueAt}}
 		}
-		vs := append([]any{r.Kind, bytes(r.Payload), r.UniqueKey}, at...)
+		vs := append([]any{r.Kind, row.Bytes(r.Payload), r.UniqueKey}, at...)
 		vs = append(vs, r.Retry.MaxAttempts, row.Micros(r.Retry.Backoff), row.Micros(r.Retry.MaxBackoff),
 			row.Micros(r.Timeout), r.Priority, r.AtMostOnce)
-		values(&sql, &args, "(?, ?::bytea, NULLIF(?, ''), "+due+", ?, ?, ?, ?, ?, ?)", vs...)
+		list.Add("(?, ?::bytea, NULLIF(?, ''), "+due+", ?, ?, ?, ?, ?, ?)", vs...)
 	}
 	// Numbered in the order of the list and inserted in the order of the keys, so
 	// that calls with the same keys can't deadlock.
@@ -72,11 +53,11 @@ func enqueue(ctx context.Context, db bun.IDB, runs []coord.NewRun) ([]coord.Run,
 			timeout, priority, at_most_once, state, exclusive, created_at) OVERRIDING SYSTEM VALUE
 		SELECT v.id, v.kind, v.payload, v.unique_key, v.due, v.due, v.max_attempts, v.backoff, v.max_backoff,
 			v.timeout, v.priority, v.at_most_once, 'queued', false, coord_clock()
-		FROM (SELECT nextval('coord_runs_id_seq') AS id, * FROM (VALUES `+sql.String()+`) AS list) AS v (id, kind, payload,
+		FROM (SELECT nextval('coord_runs_id_seq') AS id, * FROM (VALUES `+list.String()+`) AS list) AS v (id, kind, payload,
 			unique_key, due, max_attempts, backoff, max_backoff, timeout, priority, at_most_once)
 		ORDER BY v.unique_key COLLATE "C", v.id
 		ON CONFLICT (task_id, unique_key) WHERE unique_key IS NOT NULL DO NOTHING
-		RETURNING `+row.RunColumns, args...).Scan(ctx, &rows)
+		RETURNING `+row.RunColumns, list.Args...).Scan(ctx, &rows)
 	if err != nil {
 		return nil, err
 	}
@@ -84,43 +65,11 @@ func enqueue(ctx context.Context, db bun.IDB, runs []coord.NewRun) ([]coord.Run,
 	if len(rows) == len(runs) {
 		return row.Runs(rows), nil
 	}
-	return withDuplicates(ctx, db, runs, rows)
-}
-
-// withDuplicates puts the earlier runs in the places of those whose key was
-// taken.
-func withDuplicates(ctx context.Context, db bun.IDB, runs []coord.NewRun, inserted []row.Run) ([]coord.Run, error) {
-	fresh := make(map[string]bool)
-	for _, r := range inserted {
-		fresh[r.UniqueKey] = true
-	}
-	var keys []string
-	for _, r := range runs {
-		if r.UniqueKey != "" {
-			keys = append(keys, r.UniqueKey)
-		}
-	}
-	byKey, err := runsByKey(ctx, db, 0, keys...)
+	earlier, err := runsByKey(ctx, db, 0, row.UniqueKeys(runs)...)
 	if err != nil {
 		return nil, err
 	}
-	all := make([]coord.Run, 0, len(runs))
-	for _, r := range runs {
-		if r.UniqueKey == "" || fresh[r.UniqueKey] {
-			fresh[r.UniqueKey] = false // the same key once more in this call is a duplicate
-			all = append(all, inserted[0].Coord())
-			inserted = inserted[1:]
-			continue
-		}
-		earlier, ok := byKey[r.UniqueKey]
-		if !ok {
-			// Pruned between the two statements.
-			return nil, fmt.Errorf("%w: the run with key %q has just gone; try again", coord.ErrConflict, r.UniqueKey)
-		}
-		earlier.Duplicate = true
-		all = append(all, earlier)
-	}
-	return all, nil
+	return row.WithDuplicates(runs, rows, earlier)
 }
 
 // runsByKey finds runs of a task, or of none.
@@ -133,11 +82,7 @@ func runsByKey(ctx context.Context, db bun.IDB, task int64, keys ...string) (map
 	}
 	var rows []row.Run
 	err := q.Scan(ctx, &rows)
-	byKey := make(map[string]coord.Run, len(rows))
-	for _, r := range rows {
-		byKey[r.UniqueKey] = r.Coord()
-	}
-	return byKey, err
+	return row.ByKey(rows), err
 }
 
 func (c claimer) Trigger(ctx context.Context, name, key string) (run coord.Run, err error) {
@@ -267,19 +212,18 @@ func (c claimer) take(ctx context.Context, o coord.ClaimOptions) (claims []coord
 }
 
 func (c claimer) Extend(ctx context.Context, lease time.Duration, claims ...coord.Claim) ([]coord.Claim, error) {
-	var sql strings.Builder
-	var args []any
+	var list row.Values
 	for _, claim := range claims {
-		values(&sql, &args, "(?::bigint, ?::bigint)", claim.Run.ID, claim.Token)
+		list.Add("(?::bigint, ?::bigint)", claim.Run.ID, claim.Token)
 	}
-	args = append(args, row.Micros(lease))
+	list.Args = append(list.Args, row.Micros(lease))
 	var rows []row.Run
 	err := c.b.coordination.NewRaw(`WITH held AS MATERIALIZED (
 			SELECT id FROM coord_runs r
-			WHERE state = 'running' AND (id, token) IN (VALUES `+sql.String()+`) ORDER BY id FOR UPDATE
+			WHERE state = 'running' AND (id, token) IN (VALUES `+list.String()+`) ORDER BY id FOR UPDATE
 		)
 		UPDATE coord_runs AS r SET at = coord_clock() + ? * interval '1 microsecond'
-		FROM held WHERE r.id = held.id RETURNING `+row.RunColumns, args...).Scan(ctx, &rows)
+		FROM held WHERE r.id = held.id RETURNING `+row.RunColumns, list.Args...).Scan(ctx, &rows)
 	if err != nil {
 		return nil, storeError(ctx, err)
 	}
@@ -296,19 +240,18 @@ func (c claimer) Finish(ctx context.Context, results ...coord.Result) error {
 
 // finish ends claims and reports whether runs were queued by it.
 func finish(ctx context.Context, db bun.IDB, results []coord.Result) (queued bool, err error) {
-	var sql strings.Builder
-	var args []any
+	var list row.Values
 	claims := make([]coord.Claim, len(results))
 	for i, r := range results {
 		s := r.Settle()
 		claims[i] = r.Claim
 		// A task that waits for the end of this run may fire now.
 		queued = queued || s.State == coord.Queued && s.Delay == 0 || r.Claim.Run.TaskID != 0
-		values(&sql, &args, "(?::bigint, ?::bigint, ?, ?::bigint, ?::int, ?)",
-			r.Claim.Run.ID, r.Claim.Token, s.State, row.Micros(s.Delay), refund(s), s.Error)
+		list.Add("(?::bigint, ?::bigint, ?, ?::bigint, ?::int, ?)",
+			r.Claim.Run.ID, r.Claim.Token, s.State, row.Micros(s.Delay), row.Refund(s), s.Error)
 	}
 	var rows []row.Run
-	err = db.NewRaw(`WITH result (id, token, state, delay, refund, error) AS (VALUES `+sql.String()+`),
+	err = db.NewRaw(`WITH result (id, token, state, delay, refund, error) AS (VALUES `+list.String()+`),
 		held AS MATERIALIZED (
 			SELECT r.id, result.delay, result.refund, result.error,
 				CASE WHEN result.state = 'queued' AND r.cancel_requested THEN 'cancelled' ELSE result.state END AS state
@@ -322,19 +265,12 @@ func finish(ctx context.Context, db bun.IDB, results []coord.Result) (queued boo
 			attempt = r.attempt - held.refund,
 			error = CASE WHEN held.error = '' THEN r.error ELSE held.error END,
 			finished_at = CASE WHEN held.state = 'queued' THEN NULL ELSE coord_clock() END
-		FROM held WHERE r.id = held.id RETURNING `+row.RunColumns, args...).Scan(ctx, &rows)
+		FROM held WHERE r.id = held.id RETURNING `+row.RunColumns, list.Args...).Scan(ctx, &rows)
 	if err != nil {
 		return false, err
 	}
 	_, err = row.Held(claims, rows)
 	return queued, err
-}
-
-func refund(s coord.Settlement) int {
-	if s.Refund {
-		return 1
-	}
-	return 0
 }
 
 // cancelSet ends a queued run and asks a running one to stop.

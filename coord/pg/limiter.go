@@ -2,13 +2,12 @@ package pg
 
 import (
 	"context"
-	"crypto/sha256"
 	"slices"
-	"strings"
 
 	"github.com/uptrace/bun"
 
 	"github.com/tandemhq/tandem/coord"
+	"github.com/tandemhq/tandem/coord/internal/row"
 )
 
 type limiter struct{ b *backend }
@@ -16,16 +15,11 @@ type limiter struct{ b *backend }
 // micros is the clock in microseconds since 1970.
 const micros = `(extract(epoch FROM coord_clock()) * 1000000)::bigint`
 
-func limitKey(key string) []byte {
-	h := sha256.Sum256([]byte(key))
-	return h[:16]
-}
-
 // Allow asks the snapshot first, which may only deny: that takes no lock and
 // writes nothing. A grant is decided on the locked row, by conditions that read
 // the clock after the lock.
 func (l limiter) Allow(ctx context.Context, limit coord.Limit) (coord.Decision, error) {
-	g, key := limit.GCRA(), limitKey(limit.Key)
+	g, key := limit.GCRA(), row.LimitKey(limit.Key)
 	tats, now, err := l.read(ctx, l.b.limits, [][]byte{key})
 	if err != nil {
 		return coord.Decision{}, err
@@ -89,7 +83,7 @@ func (l limiter) AllowAll(ctx context.Context, limits ...coord.Limit) ([]coord.D
 	}
 	keys := make([][]byte, len(limits))
 	for i, limit := range limits {
-		keys[i] = limitKey(limit.Key)
+		keys[i] = row.LimitKey(limit.Key)
 	}
 	tats, now, err := l.read(ctx, l.b.limits, keys)
 	if err != nil {
@@ -107,19 +101,18 @@ func (l limiter) locked(ctx context.Context, limits ...coord.Limit) (ds []coord.
 	order := make([]int, len(limits))
 	keys := make([][]byte, len(limits))
 	for i, limit := range limits {
-		order[i], keys[i] = i, limitKey(limit.Key)
+		order[i], keys[i] = i, row.LimitKey(limit.Key)
 	}
 	slices.SortFunc(order, func(i, j int) int { return slices.Compare(keys[i], keys[j]) })
 	err = inTx(ctx, l.b.limits, func(tx bun.Tx) error {
-		var sql strings.Builder
-		var args []any
+		var list row.Values
 		for _, i := range order {
-			values(&sql, &args, "(?::bytea, 0)", keys[i])
+			list.Add("(?::bytea, 0)", keys[i])
 		}
 		// Locks the rows that are there and makes those that are not: nobody can take
 		// one away in between.
-		_, err := tx.NewRaw(`INSERT INTO coord_limits AS l (key, tat) VALUES `+sql.String()+`
-			ON CONFLICT (key) DO UPDATE SET tat = l.tat WHERE false`, args...).Exec(ctx)
+		_, err := tx.NewRaw(`INSERT INTO coord_limits AS l (key, tat) VALUES `+list.String()+`
+			ON CONFLICT (key) DO UPDATE SET tat = l.tat WHERE false`, list.Args...).Exec(ctx)
 		if err != nil {
 			return err
 		}
@@ -131,13 +124,12 @@ func (l limiter) locked(ctx context.Context, limits ...coord.Limit) (ds []coord.
 		if ds, store = coord.DecideAll(limits, tats, now); store == nil {
 			return nil
 		}
-		sql.Reset()
-		args = nil
+		list = row.Values{}
 		for i, tat := range store {
-			values(&sql, &args, "(?::bytea, ?::bigint)", keys[i], tat)
+			list.Add("(?::bytea, ?::bigint)", keys[i], tat)
 		}
-		_, err = tx.NewRaw(`UPDATE coord_limits l SET tat = v.tat FROM (VALUES `+sql.String()+`) AS v (key, tat)
-			WHERE l.key = v.key`, args...).Exec(ctx)
+		_, err = tx.NewRaw(`UPDATE coord_limits l SET tat = v.tat FROM (VALUES `+list.String()+`) AS v (key, tat)
+			WHERE l.key = v.key`, list.Args...).Exec(ctx)
 		return err
 	})
 	if err != nil {
@@ -147,7 +139,7 @@ func (l limiter) locked(ctx context.Context, limits ...coord.Limit) (ds []coord.
 }
 
 func (l limiter) Peek(ctx context.Context, limit coord.Limit) (coord.Decision, error) {
-	tats, now, err := l.read(ctx, l.b.limits, [][]byte{limitKey(limit.Key)})
+	tats, now, err := l.read(ctx, l.b.limits, [][]byte{row.LimitKey(limit.Key)})
 	if err != nil {
 		return coord.Decision{}, err
 	}
@@ -156,7 +148,7 @@ func (l limiter) Peek(ctx context.Context, limit coord.Limit) (coord.Decision, e
 }
 
 func (l limiter) Reset(ctx context.Context, key string) error {
-	_, err := l.b.limits.NewRaw(`DELETE FROM coord_limits WHERE key = ?`, limitKey(key)).Exec(ctx)
+	_, err := l.b.limits.NewRaw(`DELETE FROM coord_limits WHERE key = ?`, row.LimitKey(key)).Exec(ctx)
 	return storeError(ctx, err)
 }
 

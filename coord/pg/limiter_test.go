@@ -9,6 +9,7 @@ import (
 	"github.com/uptrace/bun"
 
 	"github.com/tandemhq/tandem/coord"
+	"github.com/tandemhq/tandem/coord/internal/row"
 	"github.com/tandemhq/tandem/internal/testenv"
 	"github.com/tandemhq/tandem/migrations"
 )
@@ -65,7 +66,7 @@ func TestReapTakesNoBucketFromAllowAll(t *testing.T) {
 		{Key: "b", Rate: 1, Per: time.Hour, Burst: 3, Cost: 1},
 	}
 	for _, limit := range limits {
-		_, err := b.db.NewRaw(`INSERT INTO coord_limits VALUES (?, 1)`, limitKey(limit.Key)).Exec(t.Context())
+		_, err := b.db.NewRaw(`INSERT INTO coord_limits VALUES (?, 1)`, row.LimitKey(limit.Key)).Exec(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}

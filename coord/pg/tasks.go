@@ -50,11 +50,11 @@ func putTask(ctx context.Context, db bun.IDB, t coord.Task) (coord.Task, error) 
 			misfire_cap = ?, max_attempts = ?, backoff = ?, max_backoff = ?, timeout = ?, priority = ?, at_most_once = ?,
 			paused = ?, next_at = ?, version = version + 1, updated_at = coord_clock()
 		WHERE id = ? RETURNING `+row.TaskColumns,
-		t.Kind, bytes(t.Payload), t.Schedule, t.Zone, t.Overlap, t.Misfire,
+		t.Kind, row.Bytes(t.Payload), t.Schedule, t.Zone, t.Overlap, t.Misfire,
 		t.MisfireCap, t.Retry.MaxAttempts, row.Micros(t.Retry.Backoff), row.Micros(t.Retry.MaxBackoff),
 		row.Micros(t.Timeout), t.Priority, t.AtMostOnce,
 		t.Paused, row.Time{Time: next}, old[0].ID).Scan(ctx, &rows)
-	return onlyTask(rows, err, coord.ErrNotFound)
+	return row.OnlyTask(rows, err, coord.ErrNotFound)
 }
 
 func createTask(ctx context.Context, db bun.IDB, t coord.Task) (coord.Task, error) {
@@ -68,10 +68,10 @@ func createTask(ctx context.Context, db bun.IDB, t coord.Task) (coord.Task, erro
 			created_at, updated_at)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, coord_clock(), coord_clock())
 		ON CONFLICT (name) DO NOTHING RETURNING `+row.TaskColumns,
-		t.Name, t.Kind, bytes(t.Payload), t.Schedule, t.Zone, t.Overlap, t.Misfire, t.MisfireCap,
+		t.Name, t.Kind, row.Bytes(t.Payload), t.Schedule, t.Zone, t.Overlap, t.Misfire, t.MisfireCap,
 		t.Retry.MaxAttempts, row.Micros(t.Retry.Backoff), row.Micros(t.Retry.MaxBackoff), row.Micros(t.Timeout),
 		t.Priority, t.AtMostOnce, t.Paused, row.Time{Time: next}).Scan(ctx, &rows)
-	return onlyTask(rows, err, coord.ErrConflict)
+	return row.OnlyTask(rows, err, coord.ErrConflict)
 }
 
 // first returns the first occurrence of a new schedule.
@@ -83,20 +83,10 @@ func first(ctx context.Context, db bun.IDB, t coord.Task) (time.Time, error) {
 	return plan.First(t, now[0].At.Time)
 }
 
-func onlyTask(rows []row.Task, err, none error) (coord.Task, error) {
-	switch {
-	case err != nil:
-		return coord.Task{}, err
-	case len(rows) == 0:
-		return coord.Task{}, none
-	}
-	return rows[0].Coord(), nil
-}
-
 func (c claimer) Task(ctx context.Context, name string) (coord.Task, error) {
 	var rows []row.Task
 	err := c.b.db.NewRaw(`SELECT `+row.TaskColumns+` FROM coord_tasks WHERE name = ?`, name).Scan(ctx, &rows)
-	return onlyTask(rows, storeError(ctx, err), coord.ErrNotFound)
+	return row.OnlyTask(rows, storeError(ctx, err), coord.ErrNotFound)
 }
 
 func (c claimer) Tasks(ctx context.Context) iter.Seq2[coord.Task, error] {
@@ -205,7 +195,7 @@ func fireTask(ctx context.Context, tx bun.Tx, t row.Task, due []time.Time, next 
 				max_attempts, backoff, max_backoff, timeout, priority, at_most_once, created_at)
 			VALUES (?, ?, ?, 'queued', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, coord_clock())
 			ON CONFLICT DO NOTHING RETURNING id`,
-			t.ID, t.Kind, bytes(t.Payload), t.Overlap == string(coord.OverlapForbid),
+			t.ID, t.Kind, row.Bytes(t.Payload), t.Overlap == string(coord.OverlapForbid),
 			row.Time{Time: at}, row.Time{Time: at}, row.Time{Time: at},
 			t.MaxAttempts, t.Backoff, t.MaxBackoff, t.Timeout, t.Priority, t.AtMostOnce).Scan(ctx, &ids)
 		if err != nil {

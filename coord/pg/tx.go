@@ -6,6 +6,7 @@ import (
 	"github.com/uptrace/bun"
 
 	"github.com/tandemhq/tandem/coord"
+	"github.com/tandemhq/tandem/coord/internal/row"
 )
 
 // inTx runs fn in a transaction of the pool.
@@ -55,8 +56,8 @@ func (b *backend) InTx(ctx context.Context, fn func(context.Context, coord.Tx) e
 type tx struct {
 	bun.Tx
 	b      *backend
-	events []event // published as the last statement
-	queued bool    // runs were
+	events []row.NewEvent // published as the last statement
+	queued bool           // runs were
 }
 
 func (t *tx) PutTask(ctx context.Context, task coord.Task) (coord.Task, error) {
@@ -78,7 +79,7 @@ func (t *tx) Finish(ctx context.Context, results ...coord.Result) error {
 }
 
 func (t *tx) Publish(_ context.Context, events ...coord.NewEvent) error {
-	t.events = append(t.events, tagged(events)...)
+	t.events = append(t.events, row.Tagged(events)...)
 	return nil
 }
 

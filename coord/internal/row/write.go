@@ -1,0 +1,154 @@
+package row
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/tandemhq/tandem/coord"
+)
+
+// Bytes keeps a nil payload from becoming NULL.
+func Bytes(b []byte) []byte {
+	if b == nil {
+		return []byte{}
+	}
+	return b
+}
+
+// Values is a VALUES list in the making, and its arguments.
+type Values struct {
+	sql  strings.Builder
+	Args []any
+}
+
+// Add appends a row; format has a placeholder per argument.
+func (v *Values) Add(format string, args ...any) {
+	if v.sql.Len() > 0 {
+		v.sql.WriteString(", ")
+	}
+	v.sql.WriteString(format)
+	v.Args = append(v.Args, args...)
+}
+
+// String returns the list.
+func (v *Values) String() string { return v.sql.String() }
+
+// OnlyTask returns the task of a statement that touches one at most; none is the
+// error when it touched none.
+func OnlyTask(rows []Task, err, none error) (coord.Task, error) {
+	switch {
+	case err != nil:
+		return coord.Task{}, err
+	case len(rows) == 0:
+		return coord.Task{}, none
+	}
+	return rows[0].Coord(), nil
+}
+
+// Refund is how many attempts a settlement gives back.
+func Refund(s coord.Settlement) int {
+	if s.Refund {
+		return 1
+	}
+	return 0
+}
+
+// UniqueKeys returns the keys of those runs that have one.
+func UniqueKeys(runs []coord.NewRun) (keys []string) {
+	for _, r := range runs {
+		if r.UniqueKey != "" {
+			keys = append(keys, r.UniqueKey)
+		}
+	}
+	return keys
+}
+
+// ByKey returns runs by their unique key.
+func ByKey(rows []Run) map[string]coord.Run {
+	byKey := make(map[string]coord.Run, len(rows))
+	for _, r := range rows {
+		byKey[r.UniqueKey] = r.Coord()
+	}
+	return byKey
+}
+
+// WithDuplicates returns the runs of an Enqueue in its order: inserted are those
+// that were new, in that order, and earlier are those that had the keys.
+func WithDuplicates(runs []coord.NewRun, inserted []Run, earlier map[string]coord.Run) ([]coord.Run, error) {
+	fresh := make(map[string]bool)
+	for _, r := range inserted {
+		fresh[r.UniqueKey] = true
+	}
+	all := make([]coord.Run, 0, len(runs))
+	for _, r := range runs {
+		if r.UniqueKey == "" || fresh[r.UniqueKey] {
+			fresh[r.UniqueKey] = false // the same key once more in this call is a duplicate
+			all = append(all, inserted[0].Coord())
+			inserted = inserted[1:]
+			continue
+		}
+		run, ok := earlier[r.UniqueKey]
+		if !ok {
+			// Pruned between two statements.
+			return nil, fmt.Errorf("%w: the run with key %q has just gone; try again", coord.ErrConflict, r.UniqueKey)
+		}
+		run.Duplicate = true
+		all = append(all, run)
+	}
+	return all, nil
+}
+
+// LimitKey is what is stored of a limit's key.
+func LimitKey(key string) []byte {
+	h := sha256.Sum256([]byte(key))
+	return h[:16]
+}
+
+// NewEvent is an event to be published, with its tag.
+type NewEvent struct {
+	coord.NewEvent
+	Tag coord.Tag
+}
+
+// Tagged gives events their tags. It copies the payloads, since a caller may
+// leave before they are sent.
+func Tagged(events []coord.NewEvent) []NewEvent {
+	list := make([]NewEvent, len(events))
+	for i, e := range events {
+		e.Payload = slices.Clone(e.Payload)
+		list[i] = NewEvent{e, coord.NewTag()}
+	}
+	return list
+}
+
+// PayloadBytes is how much the payloads come to.
+func PayloadBytes(events []NewEvent) (n int) {
+	for _, e := range events {
+		n += len(e.Payload)
+	}
+	return n
+}
+
+// Share gives each of several calls the positions of its events.
+func Share(calls [][]NewEvent, positions []coord.Position) [][]coord.Position {
+	shares := make([][]coord.Position, len(calls))
+	for i, events := range calls {
+		shares[i], positions = positions[:len(events):len(events)], positions[len(events):]
+	}
+	return shares
+}
+
+// Heads returns the position of each topic, [coord.Start] for those without a
+// row.
+func Heads(topics []string, rows []Head) map[string]coord.Position {
+	heads := make(map[string]coord.Position, len(topics))
+	for _, topic := range topics {
+		heads[topic] = coord.Start
+	}
+	for _, r := range rows {
+		heads[r.Topic] = r.Position()
+	}
+	return heads
+}
