@@ -83,6 +83,9 @@ func upSet(ctx context.Context, db *sql.DB, d Dialect, from fs.FS, set Set) (don
 	}
 	for {
 		version, err := prepare(ctx, db, p, set)
+		if busy(err) && pause(ctx) {
+			continue
+		}
 		if err != nil {
 			return done, err
 		}
@@ -97,12 +100,35 @@ func upSet(ctx context.Context, db *sql.DB, d Dialect, from fs.FS, set Set) (don
 		if err == nil {
 			return done, nil
 		}
+		if busy(err) && pause(ctx) {
+			continue
+		}
 		// On SQLite nothing but each migration's own transaction keeps two processes
 		// apart. The one that came second fails, and finds the version moved on.
 		now, versionErr := p.GetDBVersion(ctx)
 		if versionErr != nil || now <= version {
 			return done, err
 		}
+	}
+}
+
+// busy reports whether another process has the lock of an SQLite file.
+func busy(err error) bool {
+	const sqliteBusy = 5
+	e, ok := errors.AsType[interface {
+		error
+		Code() int
+	}](err)
+	return ok && e.Code()&0xff == sqliteBusy
+}
+
+// pause waits a moment; it is false when ctx is done.
+func pause(ctx context.Context) bool {
+	select {
+	case <-time.After(5 * time.Millisecond):
+		return true
+	case <-ctx.Done():
+		return false
 	}
 }
 

@@ -20,19 +20,20 @@ type Session struct {
 }
 
 // AddSession signs a user in under the hash of a secret.
-func (s *Store) AddSession(ctx context.Context, user User, hash []byte) (Session, error) {
-	id, err := queryOne[int64](ctx, s.write, addSession, hash, user.ID, s.clock(0), s.clock(0))
-	return Session{ID: id, User: user}, err
+func (s *Store) AddSession(ctx context.Context, user User, hash []byte) (made Session, err error) {
+	err = s.InTx(ctx, func(ctx context.Context, u Unit) error {
+		made, err = u.AddSession(ctx, user, hash)
+		return err
+	})
+	return made, err
 }
 
 // AddSession is [Store.AddSession].
 func (u Unit) AddSession(ctx context.Context, user User, hash []byte) (Session, error) {
-	id, err := queryOne[int64](ctx, u.db, addSession, hash, user.ID, u.store.clock(0), u.store.clock(0))
+	id, err := queryOne[int64](ctx, u.db, `INSERT INTO app_sessions (secret_hash, user_id, created_at, seen_at)
+		VALUES (?, ?, ?, ?) RETURNING id`, hash, user.ID, u.store.clock(0), u.store.clock(0))
 	return Session{ID: id, User: user}, err
 }
-
-const addSession = `INSERT INTO app_sessions (secret_hash, user_id, created_at, seen_at)
-	VALUES (?, ?, ?, ?) RETURNING id`
 
 type sessionRow struct {
 	SessionID int64
@@ -63,7 +64,7 @@ func (s *Store) session(ctx context.Context, text string, key any) (Session, err
 		return Session{}, err
 	}
 	if row.Stale {
-		_, err = exec(ctx, s.write, `UPDATE app_sessions SET seen_at = ? WHERE id = ?`, s.clock(0), row.SessionID)
+		_, err = s.exec(ctx, `UPDATE app_sessions SET seen_at = ? WHERE id = ?`, s.clock(0), row.SessionID)
 	}
 	return Session{ID: row.SessionID, User: row.User}, err
 }
@@ -83,12 +84,12 @@ func (u Unit) EndSession(ctx context.Context, id int64) (user int64, there bool,
 // Reap deletes a bounded number of sessions and set-up tokens that are too old
 // and returns how many. Call it until it returns 0.
 func (s *Store) Reap(ctx context.Context) (int, error) {
-	sessions, err := exec(ctx, s.write, `DELETE FROM app_sessions WHERE id IN (
+	sessions, err := s.exec(ctx, `DELETE FROM app_sessions WHERE id IN (
 		SELECT id FROM app_sessions WHERE seen_at <= ? OR created_at <= ? LIMIT 1000)`,
 		s.clock(-SessionIdle), s.clock(-SessionAbsolute))
 	if err != nil {
 		return 0, err
 	}
-	tokens, err := exec(ctx, s.write, `DELETE FROM app_setup_tokens WHERE expires_at <= ?`, s.clock(0))
+	tokens, err := s.exec(ctx, `DELETE FROM app_setup_tokens WHERE expires_at <= ?`, s.clock(0))
 	return sessions + tokens, err
 }

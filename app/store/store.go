@@ -106,6 +106,16 @@ func queryOne[T any](ctx context.Context, db bun.IDB, text string, args ...any) 
 	return rows[0], nil
 }
 
+// exec is a unit of work of one statement. Every write goes through the backend,
+// which knows how long to wait for a lock.
+func (s *Store) exec(ctx context.Context, text string, args ...any) (n int, err error) {
+	err = s.InTx(ctx, func(ctx context.Context, u Unit) error {
+		n, err = exec(ctx, u.db, text, args...)
+		return err
+	})
+	return n, err
+}
+
 func exec(ctx context.Context, db bun.IDB, text string, args ...any) (int, error) {
 	result, err := db.NewRaw(text, args...).Exec(ctx)
 	if err != nil {

@@ -83,7 +83,7 @@ func (u Unit) AddUser(ctx context.Context, n NewUser) (User, error) {
 
 // AddSetupToken stores the hash of a token that is good for ttl.
 func (s *Store) AddSetupToken(ctx context.Context, hash []byte, ttl time.Duration) error {
-	_, err := exec(ctx, s.write, `INSERT INTO app_setup_tokens (token_hash, expires_at) VALUES (?, ?)`,
+	_, err := s.exec(ctx, `INSERT INTO app_setup_tokens (token_hash, expires_at) VALUES (?, ?)`,
 		hash, s.clock(ttl))
 	return err
 }

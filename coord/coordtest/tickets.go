@@ -48,6 +48,19 @@ func (f *fixture) reap() (n int) {
 }
 
 var ticketTests = []test{
+	{"what has expired takes no place of what is good", func(f *fixture) {
+		long, short := pass("s"), pass("s")
+		long.TTL, short.TTL = time.Hour, time.Second
+		first := f.issue(f.one, long)
+		for range coord.MaxTickets - 1 {
+			f.issue(f.two, short)
+		}
+		f.store.Advance(2 * time.Second)
+		for range coord.MaxTickets - 1 {
+			f.issue(f.two, long)
+		}
+		must(f, "Redeem of the first, one of five that are good", f.redeem(f.two, first.Secret, long))
+	}},
 	{"a ticket opens once, on any handle", func(f *fixture) {
 		t := pass("s")
 		ticket := f.issue(f.one, t)

@@ -161,27 +161,34 @@ const fireBatch = 100
 // wrong with the last such.
 func (b *backend) fire(ctx context.Context, kinds []string) (made int, bad, err error) {
 	err = inTx(ctx, b.db, func(tx bun.Tx) error {
-		var tasks []struct {
-			row.Task
-			Now row.Time `bun:"now"`
-		}
-		err := tx.NewRaw(`SELECT `+row.TaskColumns+`, coord_clock() AS now FROM coord_tasks t
-			WHERE next_at <= coord_now() AND NOT paused AND kind IN (?) AND `+notInTheWay+`
-			ORDER BY next_at, id LIMIT ? FOR UPDATE SKIP LOCKED`, bun.List(kinds), fireBatch).Scan(ctx, &tasks)
-		if err != nil {
-			return err
-		}
-		for _, t := range tasks {
-			due, next, err := plan.Fire(t.Coord(), t.Now.Time)
-			if err != nil {
-				bad = fmt.Errorf("task %q: %w", t.Name, err)
-				continue
+		var last row.Task
+		for fired := false; !fired; {
+			var tasks []struct {
+				row.Task
+				Now row.Time `bun:"now"`
 			}
-			n, err := fireTask(ctx, tx, t.Task, due, next)
-			if err != nil {
+			err := tx.NewRaw(`SELECT `+row.TaskColumns+`, coord_clock() AS now FROM coord_tasks t
+				WHERE next_at <= coord_now() AND NOT paused AND kind IN (?) AND `+notInTheWay+`
+					AND (next_at, id) > (COALESCE(?, '-infinity'::timestamptz), ?)
+				ORDER BY next_at, id LIMIT ? FOR UPDATE SKIP LOCKED`,
+				bun.List(kinds), last.NextAt, last.ID, fireBatch).Scan(ctx, &tasks)
+			if err != nil || len(tasks) == 0 {
 				return err
 			}
-			made += n
+			for _, t := range tasks {
+				due, next, err := plan.Fire(t.Coord(), t.Now.Time)
+				if err != nil {
+					bad = fmt.Errorf("task %q: %w", t.Name, err)
+					continue
+				}
+				n, err := fireTask(ctx, tx, t.Task, due, next)
+				if err != nil {
+					return err
+				}
+				made += n
+				fired = true
+			}
+			last = tasks[len(tasks)-1].Task // when none could fire, look behind them
 		}
 		return nil
 	})

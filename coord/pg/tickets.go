@@ -16,7 +16,7 @@ func (t tickets) Issue(ctx context.Context, f coord.TicketFor) (coord.Ticket, er
 	err := t.b.db.NewRaw(`WITH replaced AS (
 			DELETE FROM coord_tickets WHERE id IN (
 				SELECT id FROM coord_tickets WHERE id IN (
-					SELECT id FROM coord_tickets WHERE session_id = ? ORDER BY id DESC OFFSET ?)
+					SELECT id FROM coord_tickets WHERE session_id = ? AND expires_at > coord_now() ORDER BY id DESC OFFSET ?)
 				FOR UPDATE SKIP LOCKED)
 		)
 		INSERT INTO coord_tickets (hash, purpose, user_id, session_id, origin, scope, ttl, expires_at)
@@ -38,12 +38,14 @@ func (t tickets) Redeem(ctx context.Context, secret string, use coord.TicketUse)
 	err := t.b.db.NewRaw(`WITH burnt AS (
 			DELETE FROM coord_tickets t WHERE hash = ?
 			RETURNING purpose, user_id, session_id, origin, scope, ttl, expires_at <= coord_clock() AS expired,
-				(SELECT count(*) FROM coord_tickets n WHERE n.session_id = t.session_id AND n.id > t.id) AS newer
+				(SELECT count(*) FROM coord_tickets n WHERE n.session_id = t.session_id AND n.id > t.id
+					AND n.expires_at > coord_now()) AS newer
 		), replaced AS (
 			DELETE FROM coord_tickets WHERE id IN (
 				SELECT id FROM coord_tickets o WHERE id IN (
 					SELECT x.id FROM burnt CROSS JOIN LATERAL (
-						SELECT id FROM coord_tickets WHERE session_id = burnt.session_id ORDER BY id DESC OFFSET ?) AS x)
+						SELECT id FROM coord_tickets WHERE session_id = burnt.session_id AND expires_at > coord_now()
+						ORDER BY id DESC OFFSET ?) AS x)
 				FOR UPDATE OF o SKIP LOCKED)
 		)
 		SELECT * FROM burnt`, hash[:], coord.MaxTickets).Scan(ctx, &rows)

@@ -7,6 +7,15 @@
 // until its caller's context ends. Reading waits for nobody. The clock is that
 // of the process, read once the lock is held; processes on one machine share
 // theirs.
+//
+// A file that is deleted or replaced is missed at the next change, which fails
+// with [coord.ErrUnavailable]; one that is restored in place, as the sqlite3
+// shell does, resets the streams whose history it took back.
+//
+// On some errors SQLite rolls a transaction back by itself. When a statement of
+// the caller's own fails inside InTx, their function is to return: from then on
+// the Tx refuses everything, but further statements of the caller's own would be
+// committed one by one.
 package sqlite
 
 import (
@@ -26,10 +35,14 @@ import (
 
 // Options configure [Open].
 type Options struct {
-	Path string           // of the file, see OpenDB
-	DB   *DB              // optional, instead of Path: the caller's own; it stays the caller's
-	Now  func() time.Time // the clock that decides; default time.Now
-	Poll time.Duration    // how often to look for what other processes have written; default 25 ms
+	Path string // of the file, see OpenDB
+	// DB is the caller's own, instead of Path, and stays the caller's. The backend
+	// keeps one connection of DB.Read for itself.
+	DB  *DB
+	Now func() time.Time // the clock that decides; default time.Now
+	// Poll is how often to look for what other processes have written; default
+	// 25 ms. It is done a quarter as often when the file was quiet for 10 s.
+	Poll time.Duration
 	coord.Options
 }
 
@@ -40,7 +53,7 @@ func Open(ctx context.Context, o Options) (coord.Backend, error) {
 	if err != nil {
 		return nil, fmt.Errorf("sqlite: %w", err)
 	}
-	if err := b.Ping(ctx); err != nil {
+	if err := b.ready(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("sqlite: %w", err), b.Close(ctx))
 	}
 	b.start(ctx)
@@ -65,7 +78,7 @@ func open(o Options) (b *backend, err error) {
 		b.own = append(b.own, b.db)
 	}
 	b.feed = feed.New(broadcaster{b})
-	b.publishes = batch.New(publishBatch, publishFlights, b.publishShared).Bound(publishBytes, payloadBytes)
+	b.publishes = batch.New(publishBatch, publishFlights, b.publishShared).Bound(publishBytes, row.PayloadBytes)
 	b.reader = newReader(b)
 	return b, nil
 }
@@ -77,7 +90,7 @@ type backend struct {
 
 	feed      *feed.Hub
 	hints     hint.Hub
-	publishes *batch.Batcher[[]event, []coord.Position]
+	publishes *batch.Batcher[[]row.NewEvent, []coord.Position]
 	reader    *reader
 
 	stop    context.CancelFunc
@@ -86,10 +99,28 @@ type backend struct {
 	closed  chan struct{} // when the last goroutine has ended
 }
 
+// ready reports whether the file can be used: it can be written to, and has the
+// schema.
+func (b *backend) ready(ctx context.Context) error {
+	if err := b.Ping(ctx); err != nil {
+		return err
+	}
+	var tables []int
+	err := b.db.Read.NewRaw(`SELECT count(*) FROM sqlite_master WHERE type = 'table'
+		AND name IN ('coord_runs', 'coord_topics', 'coord_limits', 'coord_tickets')`).Scan(ctx, &tables)
+	if err == nil && tables[0] < 4 {
+		return errors.New("the file lacks the schema, see migrations.Up")
+	}
+	return storeError(ctx, err)
+}
+
 // start runs the loops of the backend until Close.
 func (b *backend) start(ctx context.Context) {
 	ctx, b.stop = context.WithCancel(context.WithoutCancel(ctx))
 	b.closed = make(chan struct{})
+	if seen, err := b.reader.last(ctx); err == nil { // else the loop will say so
+		b.reader.opened = &seen
+	}
 	b.loops.Go(func() { b.reader.run(ctx) })
 	b.loops.Go(func() { b.listen(ctx) })
 }

@@ -3,7 +3,6 @@ package sqlite
 import (
 	"context"
 	"slices"
-	"strings"
 
 	"github.com/uptrace/bun"
 
@@ -21,32 +20,8 @@ const (
 	publishFlights = 1       // transactions at a time: there is one writer
 )
 
-func payloadBytes(events []event) (n int) {
-	for _, e := range events {
-		n += len(e.Payload)
-	}
-	return n
-}
-
-// event is an event to be published, with its tag.
-type event struct {
-	coord.NewEvent
-	tag coord.Tag
-}
-
-// tagged keeps payloads of its own: the caller may be gone, and use its memory
-// again, before they are written.
-func tagged(events []coord.NewEvent) []event {
-	list := make([]event, len(events))
-	for i, e := range events {
-		e.Payload = slices.Clone(e.Payload) // a caller may leave before it is sent
-		list[i] = event{e, coord.NewTag()}
-	}
-	return list
-}
-
 func (br broadcaster) Publish(ctx context.Context, events ...coord.NewEvent) ([]coord.Position, error) {
-	positions, err := br.b.publishes.Do(ctx, tagged(events))
+	positions, err := br.b.publishes.Do(ctx, row.Tagged(events))
 	if err != nil {
 		return nil, storeError(ctx, err)
 	}
@@ -54,7 +29,7 @@ func (br broadcaster) Publish(ctx context.Context, events ...coord.NewEvent) ([]
 }
 
 // publishShared publishes the events of several calls.
-func (b *backend) publishShared(ctx context.Context, calls [][]event) (results [][]coord.Position, err error) {
+func (b *backend) publishShared(ctx context.Context, calls [][]row.NewEvent) (results [][]coord.Position, err error) {
 	var positions []coord.Position
 	err = b.inTx(ctx, func(tx bun.Tx, now row.Time) error {
 		positions, err = publish(ctx, tx, now, slices.Concat(calls...))
@@ -64,30 +39,25 @@ func (b *backend) publishShared(ctx context.Context, calls [][]event) (results [
 		return nil, storeError(ctx, err)
 	}
 	b.ring(true, false)
-	results = make([][]coord.Position, len(calls))
-	for i, events := range calls {
-		results[i], positions = positions[:len(events):len(events)], positions[len(events):]
-	}
-	return results, nil
+	return row.Share(calls, positions), nil
 }
 
 // publish appends events to their topics: first the topics' counters, whose new
 // values number the events.
-func publish(ctx context.Context, tx bun.Tx, now row.Time, events []event) ([]coord.Position, error) {
+func publish(ctx context.Context, tx bun.Tx, now row.Time, events []row.NewEvent) ([]coord.Position, error) {
 	// Each topic by its number of new events and the tag of the last.
 	total := make(map[string]coord.Position)
 	for _, e := range events {
-		total[e.Topic] = coord.Position{Seq: total[e.Topic].Seq + 1, Tag: e.tag}
+		total[e.Topic] = coord.Position{Seq: total[e.Topic].Seq + 1, Tag: e.Tag}
 	}
-	var sql strings.Builder
-	var args []any
+	var list row.Values
 	for topic, p := range total {
-		values(&sql, &args, "(?, ?, ?)", topic, p.Seq, int64(p.Tag))
+		list.Add("(?, ?, ?)", topic, p.Seq, int64(p.Tag))
 	}
 	var rows []row.Head
-	err := tx.NewRaw(`INSERT INTO coord_topics AS t (topic, seq, tag) VALUES `+sql.String()+`
+	err := tx.NewRaw(`INSERT INTO coord_topics AS t (topic, seq, tag) VALUES `+list.String()+`
 		ON CONFLICT (topic) DO UPDATE SET seq = t.seq + excluded.seq, tag = excluded.tag
-		RETURNING topic, seq, tag`, args...).Scan(ctx, &rows)
+		RETURNING topic, seq, tag`, list.Args...).Scan(ctx, &rows)
 	if err != nil {
 		return nil, err
 	}
@@ -95,15 +65,14 @@ func publish(ctx context.Context, tx bun.Tx, now row.Time, events []event) ([]co
 	for _, r := range rows {
 		next[r.Topic] = r.Seq - total[r.Topic].Seq + 1
 	}
-	sql.Reset()
-	args = nil
+	list = row.Values{}
 	positions := make([]coord.Position, len(events))
 	for i, e := range events {
-		positions[i] = coord.Position{Seq: next[e.Topic], Tag: e.tag}
+		positions[i] = coord.Position{Seq: next[e.Topic], Tag: e.Tag}
 		next[e.Topic]++
-		values(&sql, &args, "(?, ?, ?, ?, ?, ?)", e.Topic, positions[i].Seq, int64(e.tag), e.Kind, bytes(e.Payload), now)
+		list.Add("(?, ?, ?, ?, ?, ?)", e.Topic, positions[i].Seq, int64(e.Tag), e.Kind, row.Bytes(e.Payload), now)
 	}
-	_, err = tx.NewRaw(`INSERT INTO coord_events (topic, seq, tag, kind, payload, at) VALUES `+sql.String(), args...).Exec(ctx)
+	_, err = tx.NewRaw(`INSERT INTO coord_events (topic, seq, tag, kind, payload, at) VALUES `+list.String(), list.Args...).Exec(ctx)
 	return positions, err
 }
 
@@ -147,22 +116,15 @@ func (br broadcaster) Read(ctx context.Context, topic string, from coord.Positio
 }
 
 func (br broadcaster) Heads(ctx context.Context, topics ...string) (map[string]coord.Position, error) {
-	heads := make(map[string]coord.Position, len(topics))
-	for _, topic := range topics {
-		heads[topic] = coord.Start
-	}
 	if len(topics) == 0 {
-		return heads, nil
+		return row.Heads(nil, nil), nil
 	}
 	var rows []row.Head
 	err := br.b.db.Read.NewRaw(`SELECT topic, seq, tag FROM coord_topics WHERE topic IN (?)`, bun.List(topics)).Scan(ctx, &rows)
 	if err != nil {
 		return nil, storeError(ctx, err)
 	}
-	for _, r := range rows {
-		heads[r.Topic] = r.Position()
-	}
-	return heads, nil
+	return row.Heads(topics, rows), nil
 }
 
 func (br broadcaster) Trim(ctx context.Context, r coord.EventRetention) (int, error) {

@@ -19,23 +19,6 @@ type claimer struct{ b *backend }
 // runColumns are row.RunColumns for RETURNING, which knows no alias.
 var runColumns = strings.ReplaceAll(row.RunColumns, "r.", "")
 
-// bytes keeps a nil payload from becoming NULL.
-func bytes(b []byte) []byte {
-	if b == nil {
-		return []byte{}
-	}
-	return b
-}
-
-// values appends one row of a VALUES list.
-func values(sql *strings.Builder, args *[]any, format string, vs ...any) {
-	if len(*args) > 0 {
-		sql.WriteString(", ")
-	}
-	sql.WriteString(format)
-	*args = append(*args, vs...)
-}
-
 // after returns the moment d after now.
 func after(now row.Time, d time.Duration) row.Time { return row.Time{Time: now.Add(d)} }
 
@@ -52,8 +35,7 @@ func (c claimer) Enqueue(ctx context.Context, runs ...coord.NewRun) (queued []co
 }
 
 func enqueue(ctx context.Context, tx bun.Tx, now row.Time, runs []coord.NewRun) ([]coord.Run, error) {
-	var sql strings.Builder
-	var args []any
+	var list row.Values
 	for _, r := range runs {
 		due := now
 		switch {
@@ -62,55 +44,27 @@ func enqueue(ctx context.Context, tx bun.Tx, now row.Time, runs []coord.NewRun) 
 		case !r.DueAt.IsZero():
 			due = row.Time{Time: r.DueAt}
 		}
-		values(&sql, &args, "(?, ?, NULLIF(?, ''), ?, ?, ?, ?, ?, ?, ?, ?, 'queued', FALSE, ?)",
-			r.Kind, bytes(r.Payload), r.UniqueKey, due, due, r.Retry.MaxAttempts, row.Micros(r.Retry.Backoff),
+		list.Add("(?, ?, NULLIF(?, ''), ?, ?, ?, ?, ?, ?, ?, ?, 'queued', FALSE, ?)",
+			r.Kind, row.Bytes(r.Payload), r.UniqueKey, due, due, r.Retry.MaxAttempts, row.Micros(r.Retry.Backoff),
 			row.Micros(r.Retry.MaxBackoff), row.Micros(r.Timeout), r.Priority, r.AtMostOnce, now)
 	}
 	var rows []row.Run
 	err := tx.NewRaw(`INSERT INTO coord_runs (kind, payload, unique_key, at, due_at, max_attempts, backoff, max_backoff,
 			timeout, priority, at_most_once, state, exclusive, created_at)
-		VALUES `+sql.String()+`
+		VALUES `+list.String()+`
 		ON CONFLICT (COALESCE(task_id, 0), unique_key) WHERE unique_key IS NOT NULL DO NOTHING
-		RETURNING `+runColumns, args...).Scan(ctx, &rows)
+		RETURNING `+runColumns, list.Args...).Scan(ctx, &rows)
 	if err != nil {
 		return nil, err
 	}
 	if len(rows) == len(runs) {
 		return row.Runs(rows), nil // inserted, and returned, in the order of the list
 	}
-	return withDuplicates(ctx, tx, runs, rows)
-}
-
-// withDuplicates puts the earlier runs in the places of those whose key was
-// taken.
-func withDuplicates(ctx context.Context, tx bun.Tx, runs []coord.NewRun, inserted []row.Run) ([]coord.Run, error) {
-	fresh := make(map[string]bool)
-	for _, r := range inserted {
-		fresh[r.UniqueKey] = true
-	}
-	var keys []string
-	for _, r := range runs {
-		if r.UniqueKey != "" {
-			keys = append(keys, r.UniqueKey)
-		}
-	}
-	byKey, err := runsByKey(ctx, tx, 0, keys...)
+	earlier, err := runsByKey(ctx, tx, 0, row.UniqueKeys(runs)...)
 	if err != nil {
 		return nil, err
 	}
-	all := make([]coord.Run, 0, len(runs))
-	for _, r := range runs {
-		if r.UniqueKey == "" || fresh[r.UniqueKey] {
-			fresh[r.UniqueKey] = false // the same key once more in this call is a duplicate
-			all = append(all, inserted[0].Coord())
-			inserted = inserted[1:]
-			continue
-		}
-		earlier := byKey[r.UniqueKey]
-		earlier.Duplicate = true
-		all = append(all, earlier)
-	}
-	return all, nil
+	return row.WithDuplicates(runs, rows, earlier)
 }
 
 // runsByKey finds runs of a task, or of none.
@@ -118,11 +72,7 @@ func runsByKey(ctx context.Context, tx bun.Tx, task int64, keys ...string) (map[
 	var rows []row.Run
 	err := tx.NewRaw(`SELECT `+row.RunColumns+` FROM coord_runs r
 		WHERE COALESCE(task_id, 0) = ? AND unique_key IS NOT NULL AND unique_key IN (?)`, task, bun.List(keys)).Scan(ctx, &rows)
-	byKey := make(map[string]coord.Run, len(rows))
-	for _, r := range rows {
-		byKey[r.UniqueKey] = r.Coord()
-	}
-	return byKey, err
+	return row.ByKey(rows), err
 }
 
 func (c claimer) Trigger(ctx context.Context, name, key string) (run coord.Run, err error) {
@@ -246,18 +196,17 @@ func take(ctx context.Context, tx bun.Tx, now row.Time, o coord.ClaimOptions) (c
 }
 
 func (c claimer) Extend(ctx context.Context, lease time.Duration, claims ...coord.Claim) ([]coord.Claim, error) {
-	var sql strings.Builder
-	var args []any
+	var list row.Values
 	for _, claim := range claims {
-		values(&sql, &args, "(?, ?)", claim.Run.ID, claim.Token)
+		list.Add("(?, ?)", claim.Run.ID, claim.Token)
 	}
 	var rows []row.Run
 	err := c.b.inTx(ctx, func(tx bun.Tx, now row.Time) error {
-		args = append(args, after(now, lease))
-		return tx.NewRaw(`WITH held (id, token) AS (VALUES `+sql.String()+`)
+		list.Args = append(list.Args, after(now, lease))
+		return tx.NewRaw(`WITH held (id, token) AS (VALUES `+list.String()+`)
 			UPDATE coord_runs AS r SET at = ?
 			FROM held WHERE r.state = 'running' AND r.id = held.id AND r.token = held.token
-			RETURNING `+runColumns, args...).Scan(ctx, &rows)
+			RETURNING `+runColumns, list.Args...).Scan(ctx, &rows)
 	})
 	if err != nil {
 		return nil, storeError(ctx, err)
@@ -284,20 +233,19 @@ func (c claimer) Finish(ctx context.Context, results ...coord.Result) (err error
 
 // finish ends claims and reports whether runs were queued by it.
 func finish(ctx context.Context, tx bun.Tx, now row.Time, results []coord.Result) (queued bool, err error) {
-	var sql strings.Builder
-	var args []any
+	var list row.Values
 	claims := make([]coord.Claim, len(results))
 	for i, r := range results {
 		s := r.Settle()
 		claims[i] = r.Claim
 		// A task that waits for the end of this run may fire now.
 		queued = queued || s.State == coord.Queued && s.Delay == 0 || r.Claim.Run.TaskID != 0
-		values(&sql, &args, "(?, ?, ?, ?, ?, ?)",
-			r.Claim.Run.ID, r.Claim.Token, s.State, after(now, s.Delay), refund(s), s.Error)
+		list.Add("(?, ?, ?, ?, ?, ?)",
+			r.Claim.Run.ID, r.Claim.Token, s.State, after(now, s.Delay), row.Refund(s), s.Error)
 	}
-	args = append(args, now, now)
+	list.Args = append(list.Args, now, now)
 	var rows []row.Run
-	err = tx.NewRaw(`WITH result (id, token, state, due, refund, error) AS (VALUES `+sql.String()+`),
+	err = tx.NewRaw(`WITH result (id, token, state, due, refund, error) AS (VALUES `+list.String()+`),
 		held AS (
 			SELECT r.id, result.due, result.refund, result.error,
 				CASE WHEN result.state = 'queued' AND r.cancel_requested THEN 'cancelled' ELSE result.state END AS state
@@ -311,19 +259,12 @@ func finish(ctx context.Context, tx bun.Tx, now row.Time, results []coord.Result
 			attempt = r.attempt - held.refund,
 			error = CASE WHEN held.error = '' THEN r.error ELSE held.error END,
 			finished_at = CASE WHEN held.state = 'queued' THEN NULL ELSE ? END
-		FROM held WHERE r.id = held.id RETURNING `+runColumns, args...).Scan(ctx, &rows)
+		FROM held WHERE r.id = held.id RETURNING `+runColumns, list.Args...).Scan(ctx, &rows)
 	if err != nil {
 		return false, err
 	}
 	_, err = row.Held(claims, rows)
 	return queued, err
-}
-
-func refund(s coord.Settlement) int {
-	if s.Refund {
-		return 1
-	}
-	return 0
 }
 
 // cancelSet ends a queued run at ?0 and asks a running one to stop.

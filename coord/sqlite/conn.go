@@ -27,6 +27,9 @@ const (
 	busyTimeout = 50 // milliseconds
 	busyPause   = 2 * time.Millisecond
 	readConns   = 8
+	// To this the write-ahead log is cut back after somebody who read for long has
+	// kept it growing.
+	logLimit = 16 << 20 // bytes
 )
 
 // DB is a file and the two pools on it. The coordination and the application's
@@ -37,10 +40,13 @@ type DB struct {
 	Write *bun.DB
 	// Read is several connections, which can't write and wait for no writer.
 	Read *bun.DB
+
+	path string
+	file os.FileInfo // what was at path when OpenDB opened it
 }
 
-// OpenDB opens the file at path, which is created if it is missing; its folder
-// must exist. Any file name will do, with one exception: ":memory:" is refused,
+// OpenDB opens the file at path, which is created, for its owner alone, if it is
+// missing; its folder must exist. Any file name will do, with one exception: ":memory:" is refused,
 // as two pools would be two databases.
 func OpenDB(path string) (*DB, error) {
 	if path == "" || path == ":memory:" {
@@ -53,17 +59,49 @@ func OpenDB(path string) (*DB, error) {
 	if err == nil {
 		_, err = os.Stat(filepath.Dir(full))
 	}
+	if err == nil {
+		err = create(full)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%s can't be opened: %w", path, err)
 	}
-	db := &DB{}
+	db := &DB{path: full}
 	if db.Write, err = openPool(full, 1, url.Values{"_txlock": {"immediate"}}); err != nil {
 		return nil, fmt.Errorf("%s can't be opened: %w", path, err)
 	}
 	if db.Read, err = openPool(full, readConns, url.Values{"_query_only": {"on"}}); err != nil {
 		return nil, fmt.Errorf("%s can't be opened: %w", path, errors.Join(err, db.Write.Close()))
 	}
+	if db.file, err = os.Stat(full); err != nil {
+		return nil, fmt.Errorf("%s can't be opened: %w", path, errors.Join(err, db.Close()))
+	}
 	return db, nil
+}
+
+// create makes the file, if it is missing, readable by its owner alone, and so
+// are the files that SQLite puts beside it.
+func create(path string) error {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if errors.Is(err, os.ErrExist) || errors.Is(err, os.ErrPermission) {
+		return nil // what is there may be read-only; SQLite will say
+	}
+	if err != nil {
+		return err
+	}
+	return file.Close()
+}
+
+// inPlace reports whether the path still names the file. What is written to a
+// file that was deleted or replaced is lost, and SQLite does not notice.
+func (db *DB) inPlace() error {
+	if db.file == nil { // the pools are the caller's own
+		return nil
+	}
+	file, err := os.Stat(db.path)
+	if err == nil && !os.SameFile(file, db.file) {
+		err = fmt.Errorf("%s is another file than the one that was opened", db.path)
+	}
+	return err
 }
 
 // Close closes both pools.
@@ -94,6 +132,7 @@ func dataSource(path string, settings url.Values) string {
 		"busy_timeout(" + strconv.Itoa(busyTimeout) + ")",
 		"foreign_keys(on)",
 		"journal_mode(wal)",
+		"journal_size_limit(" + strconv.Itoa(logLimit) + ")",
 		"synchronous(full)",
 		"temp_store(memory)",
 	}

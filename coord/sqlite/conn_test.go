@@ -85,7 +85,8 @@ func TestSettings(t *testing.T) {
 	for name, pool := range map[string]*bun.DB{"Write": db.Write, "Read": db.Read} {
 		for pragma, want := range map[string]string{
 			"journal_mode": "wal", "synchronous": "2", "busy_timeout": "50", "foreign_keys": "1", "temp_store": "2",
-			"query_only": map[string]string{"Write": "0", "Read": "1"}[name],
+			"journal_size_limit": "16777216",
+			"query_only":         map[string]string{"Write": "0", "Read": "1"}[name],
 		} {
 			var got string
 			if err := pool.QueryRowContext(t.Context(), `PRAGMA `+pragma).Scan(&got); err != nil || got != want {
@@ -267,6 +268,109 @@ func TestAFullDiskIsUnavailable(t *testing.T) {
 	}
 }
 
+// TestAFailedStatementOfTheCaller makes SQLite roll back by itself: a function
+// that does not mind must not have the rest of it committed.
+func TestAFailedStatementOfTheCaller(t *testing.T) {
+	_, db := newFile(t)
+	if _, err := db.Write.ExecContext(t.Context(), `CREATE TABLE test_rows (x)`); err != nil {
+		t.Fatal(err)
+	}
+	b, err := sqlite.Open(t.Context(), sqlite.Options{DB: db})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close(context.WithoutCancel(t.Context()))
+	full(t, db)
+	err = b.InTx(t.Context(), func(ctx context.Context, tx coord.Tx) error {
+		if _, err := tx.Enqueue(ctx, coord.NewRun{Kind: "before"}); err != nil {
+			t.Error(err)
+		}
+		_, err := tx.Unwrap().(bun.Tx).ExecContext(ctx, `INSERT INTO test_rows VALUES (zeroblob(1000000))`)
+		if err == nil {
+			t.Error("the caller's own statement succeeded on a full disk")
+		}
+		if _, err := tx.Enqueue(ctx, coord.NewRun{Kind: "after"}); err == nil {
+			t.Error("Enqueue succeeded outside of the transaction")
+		}
+		return nil
+	})
+	if err == nil {
+		t.Error("InTx succeeded")
+	}
+	for r, err := range b.Claimer().Runs(t.Context(), coord.RunFilter{}) {
+		t.Errorf("a run of kind %s is left (%v)", r.Kind, err)
+	}
+	err = b.InTx(t.Context(), func(ctx context.Context, tx coord.Tx) error {
+		_, err := tx.Unwrap().(bun.Tx).ExecContext(ctx, `INSERT INTO test_rows VALUES (zeroblob(1000000))`)
+		_ = tx.Publish(ctx, coord.NewEvent{Topic: "t", Kind: "k"})
+		_ = err
+		return nil
+	})
+	if err == nil {
+		t.Error("InTx succeeded")
+	}
+	if heads, err := b.Broadcaster().Heads(t.Context(), "t"); err != nil || heads["t"] != coord.Start {
+		t.Errorf("the topic's head is %v (%v); want none", heads["t"], err)
+	}
+	if err := b.InTx(t.Context(), func(ctx context.Context, tx coord.Tx) error {
+		_, err := tx.Enqueue(ctx, coord.NewRun{Kind: "small"})
+		return err
+	}); err != nil {
+		t.Errorf("the next transaction: %v", err)
+	}
+}
+
+// TestAFileThatIsGone or was replaced by another: nothing is written to where
+// nobody finds it.
+func TestAFileThatIsGone(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		return // it keeps open files where they are
+	}
+	path, _ := newFile(t)
+	b, err := sqlite.Open(t.Context(), sqlite.Options{Path: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close(context.WithoutCancel(t.Context()))
+	unavailable := func(when string) {
+		t.Helper()
+		if err := b.Ping(t.Context()); !errors.Is(err, coord.ErrUnavailable) {
+			t.Errorf("Ping when the file %s: %v; want ErrUnavailable", when, err)
+		}
+		if _, err := b.Claimer().Enqueue(t.Context(), coord.NewRun{Kind: "k"}); !errors.Is(err, coord.ErrUnavailable) {
+			t.Errorf("Enqueue when the file %s: %v; want ErrUnavailable", when, err)
+		}
+	}
+	if err := os.Rename(path, path+".away"); err != nil {
+		t.Fatal(err)
+	}
+	unavailable("is gone")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	unavailable("is another")
+}
+
+// TestClosedPools are those of a caller who closed them first, and of a call
+// that Close overtakes.
+func TestClosedPools(t *testing.T) {
+	_, db := newFile(t)
+	b, err := sqlite.Open(t.Context(), sqlite.Options{DB: db})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close(context.WithoutCancel(t.Context()))
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Claimer().Enqueue(t.Context(), coord.NewRun{Kind: "k"}); !errors.Is(err, coord.ErrClosed) {
+		t.Errorf("Enqueue: %v; want ErrClosed", err)
+	}
+	if _, err := b.Broadcaster().Heads(t.Context(), "t"); !errors.Is(err, coord.ErrClosed) {
+		t.Errorf("Heads: %v; want ErrClosed", err)
+	}
+}
+
 func TestATxIsOverWhenItsFunctionReturns(t *testing.T) {
 	_, db := newFile(t)
 	b, err := sqlite.Open(t.Context(), sqlite.Options{DB: db})
@@ -286,5 +390,18 @@ func TestATxIsOverWhenItsFunctionReturns(t *testing.T) {
 	}
 	if err := kept.Publish(t.Context(), coord.NewEvent{Topic: "t", Kind: "k"}); !errors.Is(err, coord.ErrClosed) {
 		t.Errorf("Publish: %v; want ErrClosed", err)
+	}
+}
+
+// A new file holds what others on the machine need not read, and an empty one
+// lacks the schema.
+func TestNewFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "tandem.db")
+	if _, err := sqlite.Open(t.Context(), sqlite.Options{Path: path}); err == nil || !strings.Contains(err.Error(), "lacks the schema") {
+		t.Errorf("Open of a new file: %v, want that the schema is missing", err)
+	}
+	info, err := os.Stat(path)
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the new file: %v, %v", info, err)
 	}
 }

@@ -13,15 +13,23 @@ import (
 	"github.com/tandemhq/tandem/coord"
 )
 
+// poolClosed is the text of an error for which database/sql has no name.
+const poolClosed = "sql: database is closed"
+
 // storeError gives an error of the database its sentinel.
 func storeError(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}
+	if errors.Is(err, coord.ErrUnknownOutcome) {
+		return err
+	}
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	switch {
+	case err.Error() == poolClosed:
+		return coord.ErrClosed
 	case errors.Is(err, coord.ErrUnavailable):
 		return err
 	case unavailable(err), errors.Is(err, driver.ErrBadConn), errors.Is(err, sql.ErrConnDone):

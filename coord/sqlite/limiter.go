@@ -2,8 +2,6 @@ package sqlite
 
 import (
 	"context"
-	"crypto/sha256"
-	"strings"
 
 	"github.com/uptrace/bun"
 
@@ -12,11 +10,6 @@ import (
 )
 
 type limiter struct{ b *backend }
-
-func limitKey(key string) []byte {
-	h := sha256.Sum256([]byte(key))
-	return h[:16]
-}
 
 func (l limiter) Allow(ctx context.Context, limit coord.Limit) (coord.Decision, error) {
 	ds, err := l.AllowAll(ctx, limit)
@@ -52,7 +45,7 @@ func (l limiter) read(ctx context.Context, db bun.IDB, keys [][]byte) ([]int64, 
 func (l limiter) AllowAll(ctx context.Context, limits ...coord.Limit) ([]coord.Decision, error) {
 	keys := make([][]byte, len(limits))
 	for i, limit := range limits {
-		keys[i] = limitKey(limit.Key)
+		keys[i] = row.LimitKey(limit.Key)
 	}
 	tats, err := l.read(ctx, l.b.db.Read, keys)
 	if err != nil {
@@ -75,13 +68,12 @@ func (l limiter) locked(ctx context.Context, limits []coord.Limit, keys [][]byte
 		if ds, store = coord.DecideAll(limits, tats, now.UnixMicro()); store == nil {
 			return nil
 		}
-		var sql strings.Builder
-		var args []any
+		var list row.Values
 		for i, tat := range store {
-			values(&sql, &args, "(?, ?)", keys[i], tat)
+			list.Add("(?, ?)", keys[i], tat)
 		}
-		_, err = tx.NewRaw(`INSERT INTO coord_limits (key, tat) VALUES `+sql.String()+`
-			ON CONFLICT (key) DO UPDATE SET tat = excluded.tat`, args...).Exec(ctx)
+		_, err = tx.NewRaw(`INSERT INTO coord_limits (key, tat) VALUES `+list.String()+`
+			ON CONFLICT (key) DO UPDATE SET tat = excluded.tat`, list.Args...).Exec(ctx)
 		return err
 	})
 	if err != nil {
@@ -91,7 +83,7 @@ func (l limiter) locked(ctx context.Context, limits []coord.Limit, keys [][]byte
 }
 
 func (l limiter) Peek(ctx context.Context, limit coord.Limit) (coord.Decision, error) {
-	tats, err := l.read(ctx, l.b.db.Read, [][]byte{limitKey(limit.Key)})
+	tats, err := l.read(ctx, l.b.db.Read, [][]byte{row.LimitKey(limit.Key)})
 	if err != nil {
 		return coord.Decision{}, storeError(ctx, err)
 	}
@@ -101,7 +93,7 @@ func (l limiter) Peek(ctx context.Context, limit coord.Limit) (coord.Decision, e
 
 func (l limiter) Reset(ctx context.Context, key string) error {
 	err := l.b.inTx(ctx, func(tx bun.Tx, _ row.Time) error {
-		_, err := tx.NewRaw(`DELETE FROM coord_limits WHERE key = ?`, limitKey(key)).Exec(ctx)
+		_, err := tx.NewRaw(`DELETE FROM coord_limits WHERE key = ?`, row.LimitKey(key)).Exec(ctx)
 		return err
 	})
 	return storeError(ctx, err)

@@ -13,10 +13,13 @@ import (
 //
 // There is one writer at a time, so the events that are new since the last look
 // are those with higher ids. Ids are never used again, even when all events are
-// trimmed.
+// trimmed, unless the file is restored from a backup under way.
 type reader struct {
 	b    *backend
 	work chan struct{} // one slot: there is, or may be, something new
+	// opened was taken before anybody could subscribe, so that the first streams
+	// need no comparing. It is nil once it is used.
+	opened *mark
 }
 
 func newReader(b *backend) *reader { return &reader{b: b, work: make(chan struct{}, 1)} }
@@ -35,11 +38,10 @@ func (r *reader) run(ctx context.Context) {
 
 // follow reads until that fails. looked is true when it worked for a while.
 func (r *reader) follow(ctx context.Context) (looked bool, err error) {
-	seen, err := r.last(ctx)
-	if err != nil {
-		return false, err
-	}
-	if err := r.b.feed.Resync(ctx); err != nil {
+	var seen mark
+	if r.opened != nil {
+		seen, r.opened = *r.opened, nil
+	} else if seen, err = r.resync(ctx); err != nil {
 		return false, err
 	}
 	for {
@@ -54,26 +56,50 @@ func (r *reader) follow(ctx context.Context) (looked bool, err error) {
 	}
 }
 
-// last returns the highest id that an event has ever had.
-func (r *reader) last(ctx context.Context) (int64, error) {
-	var ids []int64
-	err := r.b.db.Read.NewRaw(`SELECT seq FROM sqlite_sequence WHERE name = 'coord_events'`).Scan(ctx, &ids)
-	if err != nil || len(ids) == 0 {
-		return 0, err
-	}
-	return ids[0], nil
+// mark is the last event that was seen.
+type mark struct {
+	ID  int64 `bun:"id"`  // the highest that an event has ever had
+	Tag int64 `bun:"tag"` // of that event; -1 when it was trimmed
 }
 
-// look delivers the events behind the id seen and returns the last one's.
-func (r *reader) look(ctx context.Context, seen int64) (int64, error) {
-	if !r.b.feed.Listening() {
-		// Nobody listens, so nothing is read. Who came meanwhile must look for
-		// themselves.
-		last, err := r.last(ctx)
-		if err == nil && r.b.feed.Listening() {
-			err = r.b.feed.Resync(ctx)
-		}
+// last returns the mark of the present.
+func (r *reader) last(ctx context.Context) (mark, error) {
+	var marks []mark
+	err := r.b.db.Read.NewRaw(`SELECT s.seq AS id, COALESCE(e.tag, -1) AS tag
+		FROM sqlite_sequence s LEFT JOIN coord_events e ON e.id = s.seq WHERE s.name = 'coord_events'`).Scan(ctx, &marks)
+	if err != nil || len(marks) == 0 {
+		return mark{Tag: -1}, err
+	}
+	return marks[0], nil
+}
+
+// holds reports whether the history up to a mark is the one that it was taken
+// of. That its event was trimmed meanwhile is no matter.
+func (r *reader) holds(ctx context.Context, m mark) (bool, error) {
+	var holds []bool
+	err := r.b.db.Read.NewRaw(`SELECT COALESCE((SELECT seq FROM sqlite_sequence WHERE name = 'coord_events'), 0) >= ?0
+		AND NOT EXISTS (SELECT 1 FROM coord_events WHERE id = ?0 AND tag <> ?1)`, m.ID, m.Tag).Scan(ctx, &holds)
+	return len(holds) == 1 && holds[0], err
+}
+
+// resync makes all streams compare themselves with the store, and looks only for
+// what follows.
+func (r *reader) resync(ctx context.Context) (mark, error) {
+	last, err := r.last(ctx)
+	if err != nil {
 		return last, err
+	}
+	return last, r.b.feed.Resync(ctx)
+}
+
+// look delivers the events behind what was seen and returns the last one's mark.
+func (r *reader) look(ctx context.Context, seen mark) (mark, error) {
+	if !r.b.feed.Listening() {
+		// Nobody listens, so nothing is read, unless somebody has come meanwhile: what
+		// they wait for is behind what was seen before.
+		if last, err := r.last(ctx); err != nil || !r.b.feed.Listening() {
+			return last, err
+		}
 	}
 	const most = 500 // events handed on together
 	for {
@@ -82,13 +108,20 @@ func (r *reader) look(ctx context.Context, seen int64) (int64, error) {
 			row.Event
 		}
 		err := r.b.db.Read.NewRaw(`SELECT id, topic, seq, tag, kind, payload, at FROM coord_events
-			WHERE id > ? ORDER BY id LIMIT ?`, seen, most).Scan(ctx, &rows)
+			WHERE id > ? ORDER BY id LIMIT ?`, seen.ID, most).Scan(ctx, &rows)
 		if err != nil {
 			return seen, err
 		}
+		// Not before the reading: these events are the next ones only if the history
+		// up to them is the same.
+		if holds, err := r.holds(ctx, seen); err != nil {
+			return seen, err
+		} else if !holds {
+			return r.resync(ctx)
+		}
 		events := make([]coord.Event, len(rows))
 		for i, e := range rows {
-			events[i], seen = e.Coord(), e.ID
+			events[i], seen = e.Coord(), mark{e.ID, e.Tag}
 		}
 		r.b.feed.Deliver(events)
 		if len(rows) < most {

@@ -2,6 +2,8 @@ package sqlite_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -144,6 +146,167 @@ func TestTheLogStaysSmall(t *testing.T) {
 		t.Errorf("the log has %d bytes after %d publishes; want at most %d", info.Size(), publishers*each, most)
 	}
 	t.Logf("the log has %d bytes", info.Size())
+}
+
+// TestTheLogShrinks once a reader that kept it from being taken back is gone.
+func TestTheLogShrinks(t *testing.T) {
+	path, db := newFile(t)
+	b, err := sqlite.Open(t.Context(), sqlite.Options{DB: db})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close(context.WithoutCancel(t.Context()))
+	publish := func(payload []byte) {
+		t.Helper()
+		if _, err := b.Broadcaster().Publish(t.Context(), coord.NewEvent{Topic: "t", Kind: "k", Payload: payload}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	size := func() int64 {
+		t.Helper()
+		info, err := os.Stat(path + "-wal")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info.Size()
+	}
+	reader, err := db.Read.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var n int
+	if err := reader.QueryRowContext(t.Context(), `SELECT count(*) FROM coord_events`).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	const most = 16 << 20
+	for size() <= most {
+		publish(make([]byte, coord.MaxPayload))
+	}
+	if err := reader.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	publish(nil) // this takes the log back
+	publish(nil) // and this begins it anew
+	if size() > most {
+		t.Errorf("the log has %d bytes; want at most %d", size(), most)
+	}
+}
+
+// TestTasksThatCannotFire keep no other from firing, however many they are.
+func TestTasksThatCannotFire(t *testing.T) {
+	s := newStore(t).(*store)
+	b := s.Open(t)
+	defer b.Close(context.WithoutCancel(t.Context()))
+	for i := range 201 {
+		if _, err := b.Claimer().PutTask(t.Context(), coord.Task{Name: fmt.Sprint(i), Kind: "k", Schedule: "@every 1m"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.db.Write.ExecContext(t.Context(), `UPDATE coord_tasks SET zone = 'Mars/Olympus' WHERE name <> '200'`); err != nil {
+		t.Fatal(err)
+	}
+	s.Advance(time.Minute)
+	o := coord.ClaimOptions{Worker: "w", Kinds: []string{"k"}, Limit: 10, Lease: time.Hour}
+	if claims, err := b.Claimer().Claim(t.Context(), o); err != nil || len(claims) != 1 {
+		t.Fatalf("Claim took %v (%v); want the run of the last task", claims, err)
+	}
+}
+
+// TestAGoodTicketOutlivesExpiredOnes: what is replaced is a ticket that could
+// not be used anyway, if there is one.
+func TestAGoodTicketOutlivesExpiredOnes(t *testing.T) {
+	s := newStore(t).(*store)
+	b := s.Open(t)
+	defer b.Close(context.WithoutCancel(t.Context()))
+	issue := func(ttl time.Duration) coord.Ticket {
+		t.Helper()
+		ticket, err := b.Tickets().Issue(t.Context(), coord.TicketFor{Purpose: "p", User: "u", Session: "s", TTL: ttl})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ticket
+	}
+	tickets := []coord.Ticket{issue(time.Hour)}
+	for range coord.MaxTickets - 1 {
+		tickets = append(tickets, issue(time.Second))
+	}
+	s.Advance(time.Minute)
+	tickets = append(tickets, issue(time.Second))
+	redeem := func(ticket coord.Ticket) error {
+		_, err := b.Tickets().Redeem(t.Context(), ticket.Secret, coord.TicketUse{Purpose: "p"})
+		return err
+	}
+	if err := redeem(tickets[0]); err != nil {
+		t.Errorf("Redeem of one of two good tickets: %v", err)
+	}
+	s.Advance(-time.Minute) // which makes none good again beyond the bound
+	good := 1
+	for _, ticket := range tickets {
+		if redeem(ticket) == nil {
+			good++
+		}
+	}
+	if good > coord.MaxTickets {
+		t.Errorf("%d tickets of a session were good at a time", good)
+	}
+}
+
+// TestAFileThatIsRestored underneath the readers is noticed by the streams,
+// although ids and numbers are used again.
+func TestAFileThatIsRestored(t *testing.T) {
+	_, db := newFile(t)
+	b, err := sqlite.Open(t.Context(), sqlite.Options{DB: db})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close(context.WithoutCancel(t.Context()))
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	publish := func(n int) {
+		t.Helper()
+		for range n {
+			if _, err := b.Broadcaster().Publish(ctx, coord.NewEvent{Topic: "t", Kind: "k"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for name, after := range map[string]int{"fewer": 1, "more": 10} {
+		publish(10)
+		stream, err := b.Broadcaster().Subscribe(ctx, map[string]coord.Position{"t": coord.Head})
+		if err != nil {
+			t.Fatal(err)
+		}
+		publish(1)
+		if _, err := stream.Next(ctx); err != nil {
+			t.Fatal(err)
+		}
+		// As a restore does, in one transaction.
+		err = db.Write.RunInTx(ctx, nil, func(ctx context.Context, tx bun.Tx) error {
+			_, err := tx.ExecContext(ctx, `
+				DELETE FROM coord_events WHERE id > (SELECT max(id) - 5 FROM coord_events);
+				UPDATE sqlite_sequence SET seq = (SELECT max(id) FROM coord_events) WHERE name = 'coord_events';
+				UPDATE coord_topics SET (seq, tag) = (SELECT seq, tag FROM coord_events ORDER BY id DESC LIMIT 1)`)
+			if err != nil {
+				return err
+			}
+			for range after {
+				if _, err := tx.ExecContext(ctx, `
+					UPDATE coord_topics SET seq = seq + 1, tag = 4711 + seq;
+					INSERT INTO coord_events (topic, seq, tag, kind, payload, at) SELECT topic, seq, tag, 'k', x'', 0 FROM coord_topics`); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		events, err := stream.Next(ctx)
+		if reset, ok := errors.AsType[*coord.ResetError](err); !ok || reset.Reason != coord.ResetDiverged {
+			t.Errorf("%s events than before: Next returned %v (%v); want a reset: diverged", name, events, err)
+		}
+		stream.Close()
+	}
 }
 
 // TestATaskThatCannotFire keeps no other from firing, and is not silent.

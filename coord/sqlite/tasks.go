@@ -50,11 +50,11 @@ func putTask(ctx context.Context, tx bun.Tx, now row.Time, t coord.Task) (coord.
 			misfire_cap = ?, max_attempts = ?, backoff = ?, max_backoff = ?, timeout = ?, priority = ?, at_most_once = ?,
 			paused = ?, next_at = ?, version = version + 1, updated_at = ?
 		WHERE id = ? RETURNING `+row.TaskColumns,
-		t.Kind, bytes(t.Payload), t.Schedule, t.Zone, t.Overlap, t.Misfire,
+		t.Kind, row.Bytes(t.Payload), t.Schedule, t.Zone, t.Overlap, t.Misfire,
 		t.MisfireCap, t.Retry.MaxAttempts, row.Micros(t.Retry.Backoff), row.Micros(t.Retry.MaxBackoff),
 		row.Micros(t.Timeout), t.Priority, t.AtMostOnce,
 		t.Paused, next, now, old[0].ID).Scan(ctx, &rows)
-	return onlyTask(rows, err, coord.ErrNotFound)
+	return row.OnlyTask(rows, err, coord.ErrNotFound)
 }
 
 func createTask(ctx context.Context, tx bun.Tx, now row.Time, t coord.Task) (coord.Task, error) {
@@ -68,10 +68,10 @@ func createTask(ctx context.Context, tx bun.Tx, now row.Time, t coord.Task) (coo
 			created_at, updated_at)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?, ?)
 		ON CONFLICT (name) DO NOTHING RETURNING `+row.TaskColumns,
-		t.Name, t.Kind, bytes(t.Payload), t.Schedule, t.Zone, t.Overlap, t.Misfire, t.MisfireCap,
+		t.Name, t.Kind, row.Bytes(t.Payload), t.Schedule, t.Zone, t.Overlap, t.Misfire, t.MisfireCap,
 		t.Retry.MaxAttempts, row.Micros(t.Retry.Backoff), row.Micros(t.Retry.MaxBackoff), row.Micros(t.Timeout),
 		t.Priority, t.AtMostOnce, t.Paused, next, now, now).Scan(ctx, &rows)
-	return onlyTask(rows, err, coord.ErrConflict)
+	return row.OnlyTask(rows, err, coord.ErrConflict)
 }
 
 // first returns the first occurrence of a new schedule.
@@ -80,20 +80,10 @@ func first(t coord.Task, now row.Time) (row.Time, error) {
 	return row.Time{Time: next}, err
 }
 
-func onlyTask(rows []row.Task, err, none error) (coord.Task, error) {
-	switch {
-	case err != nil:
-		return coord.Task{}, err
-	case len(rows) == 0:
-		return coord.Task{}, none
-	}
-	return rows[0].Coord(), nil
-}
-
 func (c claimer) Task(ctx context.Context, name string) (coord.Task, error) {
 	var rows []row.Task
 	err := c.b.db.Read.NewRaw(`SELECT `+row.TaskColumns+` FROM coord_tasks WHERE name = ?`, name).Scan(ctx, &rows)
-	return onlyTask(rows, storeError(ctx, err), coord.ErrNotFound)
+	return row.OnlyTask(rows, storeError(ctx, err), coord.ErrNotFound)
 }
 
 func (c claimer) Tasks(ctx context.Context) iter.Seq2[coord.Task, error] {
@@ -167,22 +157,27 @@ const fireBatch = 100
 // whose schedule can't be computed here is left as it is and keeps no other from
 // firing; bad says what is wrong with the last such.
 func fire(ctx context.Context, tx bun.Tx, now row.Time, kinds []string) (bad, err error) {
-	var tasks []row.Task
-	err = tx.NewRaw(`SELECT `+row.TaskColumns+` FROM coord_tasks t
-		WHERE next_at <= ? AND NOT paused AND kind IN (?) AND `+notInTheWay+`
-		ORDER BY next_at, id LIMIT ?`, now, bun.List(kinds), fireBatch).Scan(ctx, &tasks)
-	if err != nil {
-		return nil, err
-	}
-	for _, t := range tasks {
-		due, next, err := plan.Fire(t.Coord(), now.Time)
-		if err != nil {
-			bad = fmt.Errorf("task %q: %w", t.Name, err)
-			continue
+	var last row.Task
+	for fired := false; !fired; {
+		var tasks []row.Task
+		err = tx.NewRaw(`SELECT `+row.TaskColumns+` FROM coord_tasks t
+			WHERE next_at <= ? AND NOT paused AND kind IN (?) AND `+notInTheWay+` AND (next_at, id) > (?, ?)
+			ORDER BY next_at, id LIMIT ?`, now, bun.List(kinds), last.NextAt.UnixMicro(), last.ID, fireBatch).Scan(ctx, &tasks)
+		if err != nil || len(tasks) == 0 {
+			return bad, err
 		}
-		if err := fireTask(ctx, tx, now, t, due, next); err != nil {
-			return nil, err
+		for _, t := range tasks {
+			due, next, err := plan.Fire(t.Coord(), now.Time)
+			if err != nil {
+				bad = fmt.Errorf("task %q: %w", t.Name, err)
+				continue
+			}
+			if err := fireTask(ctx, tx, now, t, due, next); err != nil {
+				return nil, err
+			}
+			fired = true
 		}
+		last = tasks[len(tasks)-1] // when none could fire, look behind them
 	}
 	return bad, nil
 }
@@ -193,7 +188,7 @@ func fireTask(ctx context.Context, tx bun.Tx, now row.Time, t row.Task, due []ti
 				max_attempts, backoff, max_backoff, timeout, priority, at_most_once, created_at)
 			VALUES (?, ?, ?, 'queued', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 			ON CONFLICT (task_id, scheduled_for) WHERE scheduled_for IS NOT NULL DO NOTHING`,
-			t.ID, t.Kind, bytes(t.Payload), t.Overlap == string(coord.OverlapForbid),
+			t.ID, t.Kind, row.Bytes(t.Payload), t.Overlap == string(coord.OverlapForbid),
 			row.Time{Time: at}, row.Time{Time: at}, row.Time{Time: at},
 			t.MaxAttempts, t.Backoff, t.MaxBackoff, t.Timeout, t.Priority, t.AtMostOnce, now).Exec(ctx)
 		if err != nil {

@@ -16,9 +16,10 @@ func (t tickets) Issue(ctx context.Context, f coord.TicketFor) (coord.Ticket, er
 	hash := coord.HashTicket(secret)
 	var expires row.Time
 	err := t.b.inTx(ctx, func(tx bun.Tx, now row.Time) error {
-		_, err := tx.NewRaw(`DELETE FROM coord_tickets WHERE id IN (
-			SELECT id FROM coord_tickets WHERE session_id = ? ORDER BY id DESC LIMIT -1 OFFSET ?)`,
-			f.Session, coord.MaxTickets-1).Exec(ctx)
+		// What has expired must not take the place of what is good.
+		_, err := tx.NewRaw(`DELETE FROM coord_tickets WHERE session_id = ?0 AND (expires_at <= ?1 OR id IN (
+			SELECT id FROM coord_tickets WHERE session_id = ?0 AND expires_at > ?1 ORDER BY id DESC LIMIT -1 OFFSET ?2))`,
+			f.Session, now, coord.MaxTickets-1).Exec(ctx)
 		if err != nil {
 			return err
 		}

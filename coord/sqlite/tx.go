@@ -3,8 +3,10 @@ package sqlite
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/uptrace/bun"
+	codes "modernc.org/sqlite/lib"
 
 	"github.com/tandemhq/tandem/coord"
 	"github.com/tandemhq/tandem/coord/internal/row"
@@ -14,6 +16,9 @@ import (
 // keeps that lock for longer than SQLite waits, it tries again until ctx is
 // done.
 func (b *backend) begin(ctx context.Context) (tx bun.Tx, err error) {
+	if err := b.db.inPlace(); err != nil {
+		return tx, fmt.Errorf("%w: %w", coord.ErrUnavailable, err)
+	}
 	err = untilFree(ctx, func() error {
 		tx, err = b.db.Write.BeginTx(ctx, nil)
 		return err
@@ -52,8 +57,8 @@ func (b *backend) InTx(ctx context.Context, fn func(context.Context, coord.Tx) e
 		if err := fn(ctx, t); err != nil {
 			return err
 		}
-		if t.broken != nil {
-			return t.broken
+		if err := t.usable(ctx); err != nil {
+			return err
 		}
 		if len(t.events) > 0 {
 			if _, err := publish(ctx, t.Tx, t.now, t.events); err != nil {
@@ -74,16 +79,15 @@ type tx struct {
 	bun.Tx
 	b      *backend
 	now    row.Time
-	events []event // published as the last statement
-	queued bool    // runs were
-	broken error   // why nothing more can be done in it
+	events []row.NewEvent // published as the last statement
+	queued bool           // runs were
+	broken error          // why nothing more can be done in it
 }
 
-// do runs one call, unless an earlier one has failed: SQLite rolls back by itself
-// on some errors, and what comes afterwards would be committed at once.
+// do runs one call, unless an earlier one has failed.
 func (t *tx) do(ctx context.Context, call func() error) error {
-	if t.broken != nil {
-		return t.broken
+	if err := t.usable(ctx); err != nil {
+		return err
 	}
 	err := storeError(ctx, call())
 	switch {
@@ -92,6 +96,25 @@ func (t *tx) do(ctx context.Context, call func() error) error {
 		t.broken = err
 	}
 	return err
+}
+
+var errRolledBack = errors.New("a statement of the caller failed and SQLite rolled the transaction back")
+
+// usable refuses a transaction in which something has failed: SQLite rolls back
+// by itself on some errors, as when a writing statement is interrupted, and what
+// comes afterwards would be committed at once. The caller's own statements may
+// have failed unseen; that a transaction can't begin here tells that one is open.
+func (t *tx) usable(ctx context.Context) error {
+	if t.broken != nil {
+		return t.broken
+	}
+	switch _, err := t.Tx.Tx.ExecContext(ctx, `BEGIN`); {
+	case err == nil:
+		t.broken = errRolledBack
+	case code(err) != codes.SQLITE_ERROR:
+		t.broken = storeError(ctx, err)
+	}
+	return t.broken
 }
 
 func (t *tx) PutTask(ctx context.Context, task coord.Task) (stored coord.Task, err error) {
@@ -122,7 +145,7 @@ func (t *tx) Finish(ctx context.Context, results ...coord.Result) error {
 
 func (t *tx) Publish(ctx context.Context, events ...coord.NewEvent) error {
 	return t.do(ctx, func() error {
-		t.events = append(t.events, tagged(events)...)
+		t.events = append(t.events, row.Tagged(events)...)
 		return nil
 	})
 }
