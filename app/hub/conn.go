@@ -135,10 +135,13 @@ func (c *conn) close(code int, reason string) {
 	}
 	c.closing = true
 	c.message = melody.FormatCloseMessage(code, reason)
-	c.out.close()
+	unsent := c.out.close()
 	c.hub.metrics.Closes.WithLabelValues(strconv.Itoa(code)).Inc()
-	if c.socket != nil {
-		_ = c.socket.CloseWithMsg(c.message) // fails when the socket has ended
+	if c.socket != nil { // both fail when the socket has ended
+		if unsent != nil {
+			_ = c.socket.Write(unsent)
+		}
+		_ = c.socket.CloseWithMsg(c.message)
 	}
 }
 

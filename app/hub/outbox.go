@@ -19,6 +19,7 @@ type outbox struct {
 	mu     sync.Mutex
 	space  *sync.Cond
 	frames [][]byte
+	unsent []byte // the frame of push, while it waits
 	bytes  int
 	busy   bool // a message is being written, or the socket is not open yet
 	closed bool
@@ -52,10 +53,12 @@ func (o *outbox) put(frame []byte) bool {
 	return o.add(frame)
 }
 
-// push is put for a small frame that can't wait.
+// push is put for a small frame that can't wait, and that is to be sent even when
+// close drops what waits.
 func (o *outbox) push(frame []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.unsent = frame
 	o.add(frame)
 }
 
@@ -80,16 +83,21 @@ func (o *outbox) sent() {
 	o.flush()
 }
 
-// close drops what waits and lets nothing more in.
-func (o *outbox) close() {
+// close drops what waits and lets nothing more in. It returns the frame of push if
+// that was among it.
+func (o *outbox) close() (unsent []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if !o.closed {
+		unsent = o.unsent
+	}
 	o.closed = true
 	o.frames, o.bytes = nil, 0
 	o.space.Broadcast()
 	if o.slow != nil {
 		o.slow.Stop()
 	}
+	return unsent
 }
 
 func (o *outbox) flush() {
@@ -111,7 +119,7 @@ func (o *outbox) flush() {
 		message = append(message, ']')
 	}
 	if o.frames = o.frames[n:]; len(o.frames) == 0 {
-		o.frames = nil
+		o.frames, o.unsent = nil, nil
 	}
 	o.bytes -= size
 	o.busy = true

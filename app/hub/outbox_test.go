@@ -89,3 +89,26 @@ func TestOutboxBatches(t *testing.T) {
 		}
 	}
 }
+
+// What tells a client to go is not lost when the socket is closed while an earlier
+// message is still being written.
+func TestOutboxKeepsTheFarewell(t *testing.T) {
+	o := newOutbox(1<<20, time.Minute, func([]byte) {}, func() {})
+	o.open([]byte("first"))
+	o.put([]byte("event"))
+	o.push([]byte("farewell"))
+	if unsent := o.close(); string(unsent) != "farewell" {
+		t.Errorf("close returned %q", unsent)
+	}
+	if unsent := o.close(); unsent != nil {
+		t.Errorf("close returned %q again", unsent)
+	}
+
+	o = newOutbox(1<<20, time.Minute, func([]byte) {}, func() {})
+	o.open([]byte("first"))
+	o.push([]byte("farewell"))
+	o.sent() // and the farewell goes out
+	if unsent := o.close(); unsent != nil {
+		t.Errorf("close returned %q, which was sent", unsent)
+	}
+}
