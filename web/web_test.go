@@ -128,6 +128,29 @@ func TestSignInIsLimitedByAccount(t *testing.T) {
 	}
 }
 
+// Many correct sign-ins of one person at once are not taken for an attack: each that
+// succeeds forgives the account.
+func TestParallelSignInsOfOnePerson(t *testing.T) {
+	db := newDatabase(t)
+	replicas := []*replica{start(t, db, nil), start(t, db, nil)}
+	replicas[0].user(t, "Ada")
+	var in atomic.Int32
+	clients := make([]*client, 20) // twice the limit by account, below that by address
+	for i := range clients {
+		clients[i] = replicas[i%2].client(t)
+	}
+	together(len(clients), func(i int) {
+		answer, _ := clients[i].do("POST", "/api/v1/session", body{"name": "Ada", "password": password}, nil)
+		if answer.StatusCode == http.StatusOK {
+			in.Add(1)
+		}
+	})
+	if in.Load() < 10 {
+		t.Errorf("%d of %d were let in, want the burst at least", in.Load(), len(clients))
+	}
+	clients[0].call("POST", "/api/v1/session", body{"name": "Ada", "password": password}, 200)
+}
+
 func TestForgedAddressChangesNothing(t *testing.T) {
 	rp := start(t, newDatabase(t), nil)
 	c := rp.client(t)
