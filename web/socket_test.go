@@ -94,6 +94,15 @@ func TestTicketDuringAnOutage(t *testing.T) {
 	}
 }
 
+func TestSignInDuringAnOutage(t *testing.T) {
+	rp := start(t, newDatabase(t), nil)
+	rp.user(t, "Ada")
+	if err := rp.backend.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	rp.client(t).call("POST", "/api/v1/session", body{"name": "Ada", "password": password}, http.StatusServiceUnavailable)
+}
+
 func TestSecretsAreNotLogged(t *testing.T) {
 	var log safeBuffer
 	rp := startLogged(t, newDatabase(t), nil, slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})))

@@ -70,7 +70,7 @@ func open(o Options) (b *backend, err error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	b = &backend{o: o, db: o.DB}
+	b = &backend{o: o, db: o.DB, stop: func() {}, closed: make(chan struct{})}
 	if b.db == nil {
 		if b.db, err = OpenDB(o.URL, o.MaxConns); err != nil {
 			return nil, err
@@ -125,7 +125,6 @@ func (b *backend) ready(ctx context.Context) error {
 // start runs the loops of the backend until Close.
 func (b *backend) start(ctx context.Context) {
 	ctx, b.stop = context.WithCancel(context.WithoutCancel(ctx))
-	b.closed = make(chan struct{})
 	b.loops.Go(func() { b.reader.run(ctx) })
 	b.loops.Go(func() { b.bell.run(ctx) })
 	b.loops.Go(func() { b.listen(ctx) })
@@ -152,11 +151,7 @@ func (b *backend) Ping(ctx context.Context) error {
 func (b *backend) Close(ctx context.Context) error {
 	b.closing.Do(func() {
 		b.feed.Close()
-		if b.stop == nil { // Open failed
-			b.closed = make(chan struct{})
-		} else {
-			b.stop()
-		}
+		b.stop()
 		go func() {
 			defer close(b.closed)
 			b.loops.Wait()

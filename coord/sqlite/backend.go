@@ -70,7 +70,7 @@ func open(o Options) (b *backend, err error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	b = &backend{o: o, db: o.DB}
+	b = &backend{o: o, db: o.DB, stop: func() {}, closed: make(chan struct{})}
 	if b.db == nil {
 		if b.db, err = OpenDB(o.Path); err != nil {
 			return nil, err
@@ -117,7 +117,6 @@ func (b *backend) ready(ctx context.Context) error {
 // start runs the loops of the backend until Close.
 func (b *backend) start(ctx context.Context) {
 	ctx, b.stop = context.WithCancel(context.WithoutCancel(ctx))
-	b.closed = make(chan struct{})
 	if seen, err := b.reader.last(ctx); err == nil { // else the loop will say so
 		b.reader.opened = &seen
 	}
@@ -142,11 +141,7 @@ func (b *backend) Ping(ctx context.Context) error {
 func (b *backend) Close(ctx context.Context) error {
 	b.closing.Do(func() {
 		b.feed.Close()
-		if b.stop == nil { // Open failed
-			b.closed = make(chan struct{})
-		} else {
-			b.stop()
-		}
+		b.stop()
 		go func() {
 			defer close(b.closed)
 			b.loops.Wait()

@@ -293,36 +293,19 @@ func (c claimer) Cancel(ctx context.Context, id coord.RunID) error {
 }
 
 func (c claimer) Run(ctx context.Context, id coord.RunID) (coord.Run, error) {
-	var rows []row.Run
-	err := c.b.db.Read.NewRaw(`SELECT `+row.RunColumns+` FROM coord_runs r WHERE id = ?`, id).Scan(ctx, &rows)
-	switch {
-	case err != nil:
-		return coord.Run{}, storeError(ctx, err)
-	case len(rows) == 0:
-		return coord.Run{}, coord.ErrNotFound
-	}
-	return rows[0].Coord(), nil
+	run, err := row.FindRun(ctx, c.b.db.Read, id)
+	return run, storeError(ctx, err)
 }
 
 func (c claimer) Runs(ctx context.Context, f coord.RunFilter) iter.Seq2[coord.Run, error] {
 	return func(yield func(coord.Run, error) bool) {
-		q := c.b.db.Read.NewSelect().TableExpr("coord_runs AS r").ColumnExpr(row.RunColumns).OrderExpr("r.id DESC").Limit(int64(f.Limit))
-		if f.TaskID != 0 {
-			q = q.Where("r.task_id = ?", f.TaskID)
-		}
-		if f.State != "" {
-			q = q.Where("r.state = ?", f.State)
-		}
-		if f.Before != 0 {
-			q = q.Where("r.id < ?", f.Before)
-		}
-		var rows []row.Run
-		if err := q.Scan(ctx, &rows); err != nil {
+		runs, err := row.FindRuns(ctx, c.b.db.Read, f)
+		if err != nil {
 			yield(coord.Run{}, storeError(ctx, err))
 			return
 		}
-		for _, r := range rows {
-			if !yield(r.Coord(), nil) {
+		for _, run := range runs {
+			if !yield(run, nil) {
 				return
 			}
 		}

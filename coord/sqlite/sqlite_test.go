@@ -332,3 +332,27 @@ func TestATaskThatCannotFire(t *testing.T) {
 		t.Errorf("Claim took %v (%v); want an error that names the task", claims, err)
 	}
 }
+
+// While somebody else holds the writer lock a denial is decided all the same: it
+// takes no lock and writes nothing.
+func TestDenialTakesNoLockAndWritesNothing(t *testing.T) {
+	s := newStore(t).(*store)
+	b := s.Open(t)
+	defer b.Close(context.Background())
+	limit := coord.Limit{Key: "full", Rate: 1, Per: time.Hour}
+	if d, err := b.Limiter().Allow(t.Context(), limit); err != nil || !d.Allowed {
+		t.Fatalf("the first decision is %+v, %v", d, err)
+	}
+	holder, err := s.db.Write.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer holder.Rollback()
+	if d, err := b.Limiter().Allow(t.Context(), limit); err != nil || d.Allowed {
+		t.Errorf("Allow while the lock is held: %+v, %v", d, err)
+	}
+	ds, err := b.Limiter().AllowAll(t.Context(), limit, coord.Limit{Key: "empty", Rate: 1, Per: time.Hour})
+	if err != nil || ds[0].Allowed || ds[1].Allowed {
+		t.Errorf("AllowAll while the lock is held: %+v, %v", ds, err)
+	}
+}

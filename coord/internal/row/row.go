@@ -1,4 +1,5 @@
-// Package row maps the rows of the SQL drivers to the types of package coord.
+// Package row is what the SQL drivers share: their rows and the types of package
+// coord, turned into each other, and the statements that both dialects read alike.
 package row
 
 import (
