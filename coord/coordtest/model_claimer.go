@@ -110,12 +110,16 @@ func (m *claimerModel) enqueueSome(t *rapid.T) {
 	m.queued(t, asked, got)
 }
 
-// at is when a run may be claimed: when it is due or when its lease ends.
+// claimableAt is when a run may be claimed: when it is due or when its lease ends.
 func claimableAt(r *coord.Run) time.Time {
 	if r.State == coord.Running {
 		return r.LeaseUntil
 	}
 	return r.DueAt
+}
+
+func (m *claimerModel) claimable(r *coord.Run, o coord.ClaimOptions, now time.Time) bool {
+	return !r.State.Ended() && !claimableAt(r).After(now) && slices.Contains(o.Kinds, r.Kind)
 }
 
 func lostIfExpired(r *coord.Run) bool {
@@ -138,19 +142,24 @@ func (m *claimerModel) claimSome(t *rapid.T) {
 	fired := m.fire(now)
 	claims, err := m.backend(t).Claimer().Claim(m.ctx, o)
 	must(t, "Claim", err)
-	m.found(t, fired)
-
-	var free, lost []*coord.Run
+	var lost []*coord.Run
 	for _, r := range m.runs {
-		switch {
-		case r.State.Ended() || claimableAt(r).After(now) || !slices.Contains(o.Kinds, r.Kind):
-		case lostIfExpired(r):
+		if m.claimable(r, o, now) && lostIfExpired(r) {
 			lost = append(lost, r)
-		default:
-			free = append(free, r)
 		}
 	}
 	ended := m.lose(t, lost)
+	if ended > 0 {
+		fired = append(fired, m.fireBehind(t, now)...)
+	}
+	m.found(t, fired)
+
+	var free []*coord.Run
+	for _, r := range m.runs {
+		if m.claimable(r, o, now) && !lostIfExpired(r) {
+			free = append(free, r)
+		}
+	}
 	// Ending a run that is lost may count as taking one.
 	most := min(o.Limit, len(free))
 	if len(claims) > most || len(claims) < min(most, o.Limit-ended) {
@@ -233,37 +242,60 @@ type occurrence struct {
 	at   time.Time
 }
 
-// fire moves the tasks on and returns the occurrences that become runs. It
-// steps through all occurrences where drivers compute the last ones.
+// fire moves the tasks on and returns the occurrences that become runs.
 func (m *claimerModel) fire(now time.Time) (fired []occurrence) {
 	for _, t := range m.tasks {
-		if t.Paused || t.NextAt.IsZero() || t.NextAt.After(now) || t.Overlap == coord.OverlapForbid && m.inFlight(t.ID) > 0 {
+		at, next := m.due(t, now)
+		fired, t.NextAt = append(fired, at...), next
+	}
+	return fired
+}
+
+// fireBehind is fire for the tasks whose runs have just ended as lost. Whether
+// the same claim makes their next runs, or the next claim, is open.
+func (m *claimerModel) fireBehind(t *rapid.T, now time.Time) (fired []occurrence) {
+	for _, task := range m.tasks {
+		at, next := m.due(task, now)
+		if next.Equal(task.NextAt) {
 			continue
 		}
-		s, err := schedule.Parse(t.Schedule, t.Zone)
-		must(m, "schedule.Parse", err)
-		var due []time.Time
-		next := t.NextAt
-		for ; !next.After(now); next = s.Next(next) {
-			due = append(due, next)
-		}
-		switch t.Misfire {
-		case coord.MisfireAll:
-			due = due[max(0, len(due)-t.MisfireCap):]
-		case coord.MisfireLatest:
-			due = due[len(due)-1:]
-		case coord.MisfireSkip:
-			due = slices.DeleteFunc(due, func(at time.Time) bool { return now.Sub(at) > coord.MisfireGrace })
-		}
-		if t.Overlap == coord.OverlapForbid && len(due) > 1 {
-			due, next = due[:1], due[1]
-		}
-		t.NextAt = next
-		for _, at := range due {
-			fired = append(fired, occurrence{t, at})
+		stored, err := m.two.Claimer().Task(m.ctx, task.Name)
+		must(t, "Task", err)
+		if stored.NextAt.Equal(next) {
+			fired, task.NextAt = append(fired, at...), next
 		}
 	}
 	return fired
+}
+
+// due returns the occurrences of a task that become runs now, and the next one.
+// It steps through all occurrences where drivers compute the last ones.
+func (m *claimerModel) due(t *coord.Task, now time.Time) (fired []occurrence, next time.Time) {
+	next = t.NextAt
+	if t.Paused || next.IsZero() || next.After(now) || t.Overlap == coord.OverlapForbid && m.inFlight(t.ID) > 0 {
+		return nil, next
+	}
+	s, err := schedule.Parse(t.Schedule, t.Zone)
+	must(m, "schedule.Parse", err)
+	var due []time.Time
+	for ; !next.After(now); next = s.Next(next) {
+		due = append(due, next)
+	}
+	switch t.Misfire {
+	case coord.MisfireAll:
+		due = due[max(0, len(due)-t.MisfireCap):]
+	case coord.MisfireLatest:
+		due = due[len(due)-1:]
+	case coord.MisfireSkip:
+		due = slices.DeleteFunc(due, func(at time.Time) bool { return now.Sub(at) > coord.MisfireGrace })
+	}
+	if t.Overlap == coord.OverlapForbid && len(due) > 1 {
+		due, next = due[:1], due[1]
+	}
+	for _, at := range due {
+		fired = append(fired, occurrence{t, at})
+	}
+	return fired, next
 }
 
 func (m *claimerModel) inFlight(id coord.TaskID) (n int) {
