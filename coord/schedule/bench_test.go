@@ -16,6 +16,7 @@ func BenchmarkNext(b *testing.B) {
 		{"leap_sunday/New_York", "* * 29 2 */7", "America/New_York"},
 		{"never/New_York", "* * 30 2 *", "America/New_York"},
 		{"every", "@every 5m", ""},
+		{"once", "@at 2030-12-24 18:00", ""},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			s := mustParse(b, c.spec, c.zone)

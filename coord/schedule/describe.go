@@ -19,22 +19,29 @@ const (
 )
 
 // Describe returns the schedule in a few words of English, such as "every 15
-// minutes", "at 02:30 every day, America/New_York" or "at 09:00 on Monday to
-// Friday". The zone is named unless it is UTC. A schedule that has no short
-// description is quoted, and one that never occurs is "never".
+// minutes", "at 02:30 every day, America/New_York", "at 09:00 on Monday to
+// Friday" or "once, on Thursday 24 December 2026 at 18:00". The zone is named
+// unless it is UTC. A schedule that has no short description is quoted, and one
+// that never occurs is "never". A single time is the one that the zone's clock
+// shows when it comes, which is not what was written if that is skipped, or has
+// an offset of its own.
 func (s Schedule) Describe() string {
+	var text string
 	switch s.kind {
 	case kindNone:
 		return "never"
 	case kindEvery:
 		return "every " + duration(s.every)
-	}
-	if _, ok := s.wallFrom(0); !ok {
-		return "never"
-	}
-	text, ok := s.describeCron()
-	if !ok {
-		text = fmt.Sprintf("on the schedule %q", s.spec)
+	case kindOnce:
+		text = s.describeOnce()
+	case kindCron:
+		if _, ok := s.wallFrom(0); !ok {
+			return "never"
+		}
+		var ok bool
+		if text, ok = s.describeCron(); !ok {
+			text = fmt.Sprintf("on the schedule %q", s.spec)
+		}
 	}
 	if s.zone != zoneUnspoken {
 		text += ", " + s.zone

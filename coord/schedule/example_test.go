@@ -29,6 +29,24 @@ func Example() {
 	// 2026-03-09T06:30:00Z is Mon 02:30 EDT
 }
 
+// A single time that has passed is a mistake, which First finds.
+func ExampleSchedule_First() {
+	s, err := schedule.Parse("@at 2026-12-24 18:00", "Europe/Berlin")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(s.Describe())
+
+	fmt.Println(s.First(time.Date(2026, time.October, 2, 0, 0, 0, 0, time.UTC)))
+	_, err = s.First(time.Date(2027, time.October, 2, 0, 0, 0, 0, time.UTC))
+	fmt.Println(err)
+	// Output:
+	// once, on Thursday 24 December 2026 at 18:00, Europe/Berlin
+	// 2026-12-24 17:00:00 +0000 UTC <nil>
+	// invalid schedule "@at 2026-12-24 18:00": 2026-12-24 18:00 in Europe/Berlin has passed; write a time to come
+}
+
 // After a pause, Last says what was missed.
 func ExampleSchedule_Last() {
 	s, err := schedule.Parse("@hourly", "")

@@ -12,6 +12,9 @@ func FuzzParse(f *testing.F) {
 	for _, spec := range []string{
 		"*/15 2 * * 1-5", "0 0 1 jan,feb sun-sat", "0 0 29 2 */7", "5/10 0 * * fri-sun",
 		"@daily", "@every 1h30m", "@every 1.000001s", "0 0 30 2 *", "* * * * * *", "1,,2 * * * *", "*/0 * * * *", "",
+		"@at 2026-03-08 02:30", "@AT 2026-11-01T01:30:59", "@at 2026-12-24t18:00:00-05:30", "@at 0001-01-01 00:00:01",
+		"@at 9999-12-31 23:59:59z", "@at 2026-02-30 10:00", "@at 2026-12-24", "@at 12026-12-24 18:00+1", "2026-12-24 18:00",
+		"@at 9992-12-31 23:59", "30 23 31 12 *",
 	} {
 		f.Add(spec, "America/New_York", int64(1772953200))
 		f.Add(spec, "", int64(-1))
@@ -38,11 +41,17 @@ func FuzzParse(f *testing.F) {
 		}
 		at := time.Unix(second, 0)
 		next := s.Next(at)
+		if first, err := s.First(at); first != next || (err != nil) != (s.Once() && next.IsZero()) {
+			t.Fatalf("%q: First(%v) = %v, %v; Next is %v", s, at, first, err, next)
+		}
 		if next != again.Next(at) {
 			t.Fatalf("%q: Next differs after the round trip", s)
 		}
 		if next.IsZero() {
 			return
+		}
+		if s.Once() && !s.Next(next).IsZero() {
+			t.Fatalf("%q occurs twice", s)
 		}
 		if !next.After(at) {
 			t.Fatalf("%q: Next(%v) = %v", s, at, next)

@@ -91,13 +91,18 @@ var descriptors = map[string]string{
 //   - five cron fields, as the package documentation describes them;
 //   - @yearly or @annually, @monthly, @weekly, @daily or @midnight, @hourly;
 //   - "@every DURATION", with a duration as [time.ParseDuration] reads it, in
-//     whole microseconds and not below [MinEvery].
+//     whole microseconds and not below [MinEvery];
+//   - "@at DATE TIME", a single time such as @at 2026-12-24 18:00, with seconds if
+//     need be. A T may stand in place of the blank, and an offset from UTC behind
+//     the time: @at 2026-12-24T18:00:00+01:00 and @at 2026-12-24 17:00Z are the
+//     same instant in every zone.
 //
 // The zone is an IANA name such as Europe/Berlin; "" is UTC. Local and other
 // names whose meaning depends on the machine are refused.
 //
-// A date that never comes, such as 30 February, is not an error; see
-// [Schedule.Next]. Every error is an [*Error].
+// Cron fields whose date never comes, such as 30 February, are not an error, see
+// [Schedule.Next]; nor is a single time that has passed, see [Schedule.First]. Every
+// error is an [*Error].
 func Parse(spec, zone string) (Schedule, error) {
 	s, err := parseSpec(spec)
 	if err != nil {
@@ -106,6 +111,11 @@ func Parse(spec, zone string) (Schedule, error) {
 	loc, err := loadZone(zone)
 	if err != nil {
 		return Schedule{}, err
+	}
+	if s.kind == kindOnce {
+		if err := s.place(spec, loc); err != nil {
+			return Schedule{}, err
+		}
 	}
 	s.loc, s.zone = loc, loc.String()
 	return s, nil
@@ -128,13 +138,16 @@ func parseSpec(spec string) (Schedule, error) {
 
 func parseDescriptor(spec string, words []string) (Schedule, error) {
 	name := strings.ToLower(words[0])
-	if name == "@every" {
+	switch name {
+	case "@every":
 		return parseEvery(spec, words)
+	case "@at":
+		return parseOnce(spec, words)
 	}
 	cron, known := descriptors[name]
 	if !known {
 		return Schedule{}, fail(FieldSchedule, spec,
-			"%q is not known; use @yearly, @monthly, @weekly, @daily, @hourly or @every",
+			"%q is not known; use @yearly, @monthly, @weekly, @daily, @hourly, @every or @at",
 			shorten(name))
 	}
 	if len(words) > 1 {
@@ -168,6 +181,8 @@ func parseCron(spec string, words []string) (Schedule, error) {
 	switch {
 	case strings.HasPrefix(upper, "TZ=") || strings.HasPrefix(upper, "CRON_TZ="):
 		return Schedule{}, fail(FieldSchedule, spec, "give the zone separately, not in the schedule")
+	case len(words) <= 2 && strings.Count(words[0], "-") >= 2:
+		return Schedule{}, fail(FieldSchedule, spec, "write a single time with @at before it, such as %s", onceExample)
 	case len(words) == 6 || len(words) == 7:
 		return Schedule{}, fail(FieldSchedule, spec,
 			"it has %d fields; there are none for seconds or years, write five: "+

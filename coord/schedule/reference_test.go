@@ -210,6 +210,24 @@ func between(s schedule.Schedule, after, until time.Time) []time.Time {
 	return times
 }
 
+// difficultYears are zones and years with changes of the clock of every kind.
+var difficultYears = []struct {
+	zone string
+	year int
+}{
+	{"America/New_York", 2026},
+	{"Australia/Lord_Howe", 2026},
+	{"America/Santiago", 2026},
+	{"Pacific/Chatham", 2026},
+	{"Pacific/Apia", 2011},
+	{"Antarctica/Troll", 2026},
+	{"Europe/Berlin", 2026},
+	{"UTC", 2026},
+	// Leap years in which the zones go on by rule.
+	{"America/New_York", 2040},
+	{"Pacific/Chatham", 2048},
+}
+
 func TestWholeYears(t *testing.T) {
 	t.Parallel()
 	specs := []string{
@@ -217,21 +235,10 @@ func TestWholeYears(t *testing.T) {
 		"0 0 * * *", "*/20 2 * * *", "15 1,2,3 * * *", "0 12 30 12 *",
 		"0 3 * * *", "30 23 * * *", "*/5 0-3,23 * * *", "0,30 0-23 * * *", "5 */2 * * *",
 		"17 2 8-14 3 *", "0 0 13 * 5", "* 0 1-7 * */7", "10/25 4 * jan-jun mon-fri", "0 0 29 2 *",
+		"30 23 31 12 *", "*/30 20 31 12 *",
 	}
-	for _, y := range []struct {
-		zone string
-		year int
-	}{
-		{"America/New_York", 2026},
-		{"Australia/Lord_Howe", 2026},
-		{"America/Santiago", 2026},
-		{"Pacific/Chatham", 2026},
-		{"Pacific/Apia", 2011},
-		{"Antarctica/Troll", 2026},
-		{"Europe/Berlin", 2026},
-		{"UTC", 2026},
-	} {
-		t.Run(y.zone, func(t *testing.T) {
+	for _, y := range difficultYears {
+		t.Run(fmt.Sprint(y.zone, " ", y.year), func(t *testing.T) {
 			t.Parallel()
 			loc := load(t, y.zone)
 			from := time.Date(y.year, 1, 1, 0, 0, 0, 0, time.UTC)

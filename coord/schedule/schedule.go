@@ -1,9 +1,10 @@
 // Package schedule reads schedules and computes when they occur.
 //
-// A schedule is a five-field cron expression, a descriptor such as @daily, or
-// "@every DURATION". [Parse] says what is accepted; [Schedule.Next] and
-// [Schedule.Last] say when it occurs. A [Schedule] is a value that never
-// changes, and the package keeps no state and reads no clock.
+// A schedule is a five-field cron expression, a descriptor such as @daily,
+// "@every DURATION", or "@at DATE TIME" for a single time. [Parse] says what is
+// accepted; [Schedule.Next] and [Schedule.Last] say when it occurs. A [Schedule]
+// is a value that never changes, and the package keeps no state and reads no
+// clock.
 //
 // # Fields
 //
@@ -29,7 +30,8 @@
 // the clocks change depends on the schedule:
 //
 //	                 fixed                       interval
-//	which            no * in minute or hour      a * in minute or hour
+//	which            no * in minute or hour,     a * in minute or hour
+//	                 and @at
 //	example          30 2 * * *                  */15 * * * *
 //	skipped time     once, at the first instant  does not occur
 //	                 after the gap
@@ -38,7 +40,8 @@
 // So a nightly job runs once every night, and @hourly every hour. Wall times that
 // lead to the same instant are one occurrence: 02:15 and 02:45, both skipped, run
 // once. What counts is how the schedule is written: 0 0-23 * * * has no * and is
-// fixed, so it does not run again in a repeated hour.
+// fixed, so it does not run again in a repeated hour. A change of the clock moves
+// neither @every nor an @at with an offset of its own.
 //
 // # Zone data
 //
@@ -68,6 +71,7 @@ const (
 	kindNone kind = iota
 	kindCron
 	kindEvery
+	kindOnce
 )
 
 // Schedule is a parsed schedule together with its zone. It is immutable and
@@ -80,6 +84,7 @@ type Schedule struct {
 	zone  string
 	loc   *time.Location
 	every time.Duration
+	at    int64 // the single time, in Unix seconds
 
 	// Bit i of a mask is set when the value i matches.
 	minutes uint64
@@ -94,9 +99,12 @@ type Schedule struct {
 }
 
 // String returns the schedule in the form that [Parse] reads: the text it was
-// parsed from, in lower case and with single spaces, and with the duration of
-// @every in the form of [time.Duration.String]. The zone is not part of it, see
-// [Schedule.Zone]; Parse(s.String(), s.Zone()) gives the same schedule again.
+// parsed from, in lower case and with single spaces, with the duration of
+// @every in the form of [time.Duration.String], and with the time of @at as in
+// "@at 2026-12-24 18:00" or "@at 2026-12-24 18:00:30+01:00", without seconds when
+// they are 0 and with an offset only if one was written. The zone is not part of
+// it, see [Schedule.Zone]; Parse(s.String(), s.Zone()) gives the same schedule
+// again.
 func (s Schedule) String() string { return s.spec }
 
 // Zone returns the IANA name of the schedule's zone, "UTC" when [Parse] was
@@ -105,8 +113,9 @@ func (s Schedule) Zone() string { return s.zone }
 
 // Next returns the first occurrence strictly after the given instant, in UTC.
 // It returns the zero Time when there is none: for the zero Schedule, for a date
-// that does not exist, such as 30 February, and when the next occurrence would
-// be after the year 9999. An instant before the year 1 counts as the zero Time.
+// that does not exist, such as 30 February, for a single time that is not after
+// it, and when the next occurrence would be after the year 9999. An instant before
+// the year 1 counts as the zero Time.
 //
 // Occurrences of "@every DURATION" are anchored on the one before, so Next
 // returns after plus the duration: pass the previous occurrence, not the current
@@ -116,6 +125,8 @@ func (s Schedule) Next(after time.Time) time.Time {
 	switch s.kind {
 	case kindEvery:
 		return s.nextEvery(after)
+	case kindOnce:
+		return s.nextOnce(after)
 	case kindCron:
 		z := zone{loc: s.loc}
 		if at, ok := s.next(&z, after.Unix()); ok {
@@ -123,6 +134,23 @@ func (s Schedule) Next(after time.Time) time.Time {
 		}
 	}
 	return time.Time{}
+}
+
+// Once reports whether the schedule is a single time, "@at DATE TIME".
+func (s Schedule) Once() bool { return s.kind == kindOnce }
+
+// First returns the first occurrence of a schedule that is set up at the given
+// instant. It is that of [Schedule.Next], except that a single time which is not
+// after the instant is an [*Error] that says so: whoever writes one down has made
+// a mistake in the date or the zone.
+func (s Schedule) First(now time.Time) (time.Time, error) {
+	next := s.Next(now)
+	if s.kind == kindOnce && next.IsZero() {
+		at := s.instant().In(s.loc)
+		return time.Time{}, fail(FieldSchedule, s.spec, "%s in %s has passed; write a time to come",
+			at.Format(withSeconds(onceLayout, at)), s.zone)
+	}
+	return next, nil
 }
 
 // Last returns the last n occurrences that are after the first instant and not
@@ -143,6 +171,10 @@ func (s Schedule) Last(after, until time.Time, n int) []time.Time {
 	switch s.kind {
 	case kindEvery:
 		return s.lastEvery(after, until, n)
+	case kindOnce:
+		if at := s.nextOnce(after); !at.IsZero() && !at.After(until) {
+			return []time.Time{at}
+		}
 	case kindCron:
 		return s.lastCron(after.Unix(), until.Unix(), n)
 	}
@@ -163,6 +195,11 @@ func Preview(s Schedule, from time.Time, n int) []time.Time {
 				return times
 			}
 			times = append(times, from)
+		case kindOnce:
+			if at := s.nextOnce(from); !at.IsZero() {
+				times = append(times, at)
+			}
+			return times
 		case kindCron:
 			at, ok := s.next(&z, second)
 			if !ok {

@@ -148,6 +148,57 @@ func TestChangesOfTheClock(t *testing.T) {
 	}
 }
 
+// TestIntervalsOnDaysOfChange counts on the days on which the clocks change, from
+// one midnight, or what stands for it, to the next.
+func TestIntervalsOnDaysOfChange(t *testing.T) {
+	t.Parallel()
+	const (
+		quarters = "*/15 * * * *"
+		quarter  = 15 * time.Minute
+		hour     = time.Hour
+	)
+	for _, c := range []struct {
+		zone, spec, from, until string
+		times                   int
+		least, most             time.Duration // between neighbours, the one before the day included
+	}{
+		{"America/New_York", quarters, "2026-03-08T00:00:00-05:00", "2026-03-09T00:00:00-04:00", 92, quarter, quarter},
+		{"America/New_York", "@hourly", "2026-03-08T00:00:00-05:00", "2026-03-09T00:00:00-04:00", 23, hour, hour},
+		{"America/New_York", quarters, "2026-11-01T00:00:00-04:00", "2026-11-02T00:00:00-05:00", 100, quarter, quarter},
+		{"America/New_York", "@hourly", "2026-11-01T00:00:00-04:00", "2026-11-02T00:00:00-05:00", 25, hour, hour},
+		{"Australia/Lord_Howe", quarters, "2026-04-05T00:00:00+11:00", "2026-04-06T00:00:00+10:30", 98, quarter, quarter},
+		// From 01:59 the clock goes back to 01:30, so it is an hour and a half from 01:00 to 02:00.
+		{"Australia/Lord_Howe", "@hourly", "2026-04-05T00:00:00+11:00", "2026-04-06T00:00:00+10:30", 24, hour, hour * 3 / 2},
+		{"Australia/Lord_Howe", quarters, "2026-10-04T00:00:00+10:30", "2026-10-05T00:00:00+11:00", 94, quarter, quarter},
+		// From 01:59 the clock goes on to 02:30, so there is no 02:00.
+		{"Australia/Lord_Howe", "@hourly", "2026-10-04T00:00:00+10:30", "2026-10-05T00:00:00+11:00", 23, hour, hour * 3 / 2},
+		{"America/Santiago", quarters, "2026-09-06T01:00:00-03:00", "2026-09-07T00:00:00-03:00", 92, quarter, quarter},
+		{"America/Santiago", "@hourly", "2026-09-06T01:00:00-03:00", "2026-09-07T00:00:00-03:00", 23, hour, hour},
+		// The last hour of the Saturday comes twice.
+		{"America/Santiago", quarters, "2026-04-04T00:00:00-03:00", "2026-04-05T00:00:00-04:00", 100, quarter, quarter},
+		{"America/Santiago", "@hourly", "2026-04-04T00:00:00-03:00", "2026-04-05T00:00:00-04:00", 25, hour, hour},
+	} {
+		s := mustParse(t, c.spec, c.zone)
+		from, until := instant(t, c.from), instant(t, c.until)
+		times := between(s, from.Add(-1), until.Add(-1))
+		if len(times) != c.times || times[0] != from.UTC() {
+			t.Errorf("%s, %s: %d times from %s, want %d from %s", c.zone, c.spec, len(times), times[0], c.times, from.UTC())
+		}
+		if d := diff(s.Last(from.Add(-1), until.Add(-1), 1000), times, load(t, c.zone)); d != "" {
+			t.Errorf("%s, %s: Last: %s", c.zone, c.spec, d)
+		}
+		before := s.Last(from.Add(-24*time.Hour), from.Add(-1), 1)[0]
+		least, most := 24*time.Hour, time.Duration(0)
+		for _, at := range times {
+			gap := at.Sub(before)
+			least, most, before = min(least, gap), max(most, gap), at
+		}
+		if least != c.least || most != c.most {
+			t.Errorf("%s, %s: from %v to %v apart, want %v to %v", c.zone, c.spec, least, most, c.least, c.most)
+		}
+	}
+}
+
 func TestNext(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ spec, zone, after, want string }{
@@ -178,6 +229,12 @@ func TestNext(t *testing.T) {
 		{"@every 1h", "America/New_York", "2026-03-08T06:30:00Z", "2026-03-08T07:30:00Z"},
 		{"@every 2562047h", "", "2026-01-01T00:00:00Z", "2318-04-12T23:00:00Z"},
 		{"@every 1s", "", "9999-12-31T23:59:58Z", "9999-12-31T23:59:59Z"},
+		{"@at 2026-12-24 18:00", "Europe/Berlin", "2026-01-01T00:00:00Z", "2026-12-24T17:00:00Z"},
+		{"@at 2026-12-24 18:00", "Europe/Berlin", "2026-12-24T16:59:59.999999999Z", "2026-12-24T17:00:00Z"},
+		{"@at 2026-12-24T18:00:30-05:30", "Europe/Berlin", "2026-12-24T17:00:00Z", "2026-12-24T23:30:30Z"},
+		{"@at 9999-12-31 23:59:59", "", "0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z"},
+		{"@at 0001-01-01 00:00:01", "", "0001-01-01T00:00:00Z", "0001-01-01T00:00:01Z"},
+		{"@at 0001-01-01 09:19:00", "Asia/Tokyo", "0001-01-01T00:00:00Z", "0001-01-01T00:00:01Z"},
 		{"* * * * *", "", "9999-12-31T23:58:59Z", "9999-12-31T23:59:00Z"},
 		{"* * * * *", "", "0001-01-01T00:00:00Z", "0001-01-01T00:01:00Z"},
 	} {
@@ -206,6 +263,9 @@ func TestNone(t *testing.T) {
 		{"after the year 9999, fixed", mustParse(t, "0 0 * * *", "Europe/Berlin"), far},
 		{"after the year 9999, interval", mustParse(t, "* * * * *", "Europe/Berlin"), far},
 		{"after the year 9999, every", mustParse(t, "@every 1s", ""), far},
+		{"once, at its time", mustParse(t, "@at 2026-10-02 10:00", ""), now},
+		{"once, long past", mustParse(t, "@at 1926-10-02 10:00", "Europe/Berlin"), now},
+		{"once, at the end of time", mustParse(t, "@at 9999-12-31 23:59:59", ""), far},
 		{"long after the year 9999", mustParse(t, "* * * * *", "Europe/Berlin"), far.AddDate(1e6, 0, 0)},
 		{"long after the year 9999, every", mustParse(t, "@every 2562047h", ""), far.AddDate(1e6, 0, 0)},
 	} {
@@ -235,9 +295,10 @@ func TestNone(t *testing.T) {
 
 func TestPlainTimes(t *testing.T) {
 	t.Parallel()
-	for _, spec := range []string{"* * * * *", "30 2 * * *", "@every 1s"} {
+	now := time.Now() // with a monotonic reading, and in the machine's zone
+	within := func(d time.Duration) string { return "@at " + now.Add(d).UTC().Format(time.RFC3339) }
+	for _, spec := range []string{"* * * * *", "30 2 * * *", "@every 1s", within(time.Hour), within(-time.Hour)} {
 		s := mustParse(t, spec, "Europe/Berlin")
-		now := time.Now() // with a monotonic reading, and in the machine's zone
 		times := append(s.Last(now.Add(-48*time.Hour), now, 2), s.Next(now))
 		times = append(times, schedule.Preview(s, now, 2)...)
 		for _, at := range times {
@@ -271,6 +332,11 @@ func TestLast(t *testing.T) {
 		{"every, the last ones", "@every 10m", at("10:03:00"), at("10:32:59.999999999"), 1, []time.Time{at("10:23:00")}},
 		{"every, fractions", "@every 1s", at("10:00:00.9"), at("10:00:03.1"), 9, []time.Time{at("10:00:01.9"), at("10:00:02.9")}},
 		{"every, none yet", "@every 10m", at("10:00:00"), at("10:09:59"), 9, nil},
+		{"once, open below", "@at 2026-10-02 10:00", at("10:00:00"), at("12:00:00"), 9, nil},
+		{"once, fractions", "@at 2026-10-02 10:00", at("09:59:59.9"), at("10:00:00.1"), 9, []time.Time{at("10:00:00")}},
+		{"once, closed above", "@at 2026-10-02 10:00", at("00:00:00"), at("10:00:00"), 1, []time.Time{at("10:00:00")}},
+		{"once, not yet", "@at 2026-10-02 10:00", at("00:00:00"), at("09:59:59.9"), 9, nil},
+		{"once, zero", "@at 2026-10-02 10:00", at("00:00:00"), at("12:00:00"), 0, nil},
 		{"every, zero", "@every 1s", at("10:00:00"), at("12:00:00"), 0, nil},
 		{"every, negative", "@every 1s", at("10:00:00"), at("12:00:00"), math.MinInt, nil},
 	} {
@@ -338,6 +404,13 @@ func TestPreview(t *testing.T) {
 				t.Errorf("%s: Preview of %d = %v", spec, n, got)
 			}
 		}
+	}
+	once := mustParse(t, "@at 2026-11-01 01:30", "America/New_York")
+	if got := schedule.Preview(once, from, 5); !slices.Equal(got, []time.Time{instant(t, "2026-11-01T05:30:00Z")}) {
+		t.Errorf("%s: Preview = %v", once, got)
+	}
+	if got := schedule.Preview(once, from, 0); got != nil {
+		t.Errorf("%s: Preview of 0 = %v", once, got)
 	}
 	end := instant(t, "9999-12-30T12:00:00Z")
 	if got := schedule.Preview(mustParse(t, "@daily", ""), end, 5); len(got) != 1 {

@@ -44,6 +44,11 @@ func (z *zone) at(second int64) period {
 	if !end.IsZero() {
 		z.end = end.Unix()
 	}
+	if z.end <= second {
+		// Where a zone goes on by rule, ZoneBounds counts 365 days in every year, and
+		// so has ended the year before 31 December of a leap year.
+		z.end = (floorDiv(second, day) + 1) * day
+	}
 	return z.period
 }
 

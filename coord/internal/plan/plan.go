@@ -10,7 +10,8 @@ import (
 )
 
 // First returns the first occurrence of a task that is created, or whose
-// schedule is changed, at now. It is zero when there is none.
+// schedule is changed, at now. It is zero when there is none. A single time that
+// is not after now is a [*coord.InvalidError].
 func First(t coord.Task, now time.Time) (time.Time, error) {
 	if t.Schedule == "" {
 		return time.Time{}, nil
@@ -19,7 +20,11 @@ func First(t coord.Task, now time.Time) (time.Time, error) {
 	if err != nil {
 		return time.Time{}, err
 	}
-	return s.Next(now), nil
+	first, err := s.First(now)
+	if err != nil {
+		return time.Time{}, &coord.InvalidError{Field: "Task.Schedule", Reason: err.Error()}
+	}
+	return first, nil
 }
 
 // mostInGrace is how many occurrences the grace of coord.MisfireSkip can hold.
@@ -31,7 +36,8 @@ const mostInGrace = int(coord.MisfireGrace/schedule.MinEvery) + 1
 // what is due.
 //
 // A task that forbids overlap gets one occurrence at most: what else is due
-// waits until that run has ended.
+// waits until that run has ended. After its single time a task has no next, which
+// is the zero time.
 func Fire(t coord.Task, now time.Time) (due []time.Time, next time.Time, err error) {
 	if t.NextAt.IsZero() || t.NextAt.After(now) {
 		return nil, t.NextAt, nil
@@ -39,6 +45,17 @@ func Fire(t coord.Task, now time.Time) (due []time.Time, next time.Time, err err
 	s, err := schedule.Parse(t.Schedule, t.Zone)
 	if err != nil {
 		return nil, time.Time{}, err
+	}
+	tooLate := func(at time.Time) bool {
+		return t.Misfire == coord.MisfireSkip && now.Sub(at) > coord.MisfireGrace
+	}
+	if s.Once() {
+		// Without asking s: had the rules of the zone changed since NextAt was
+		// computed, the same time would come again.
+		if tooLate(t.NextAt) {
+			return nil, time.Time{}, nil
+		}
+		return []time.Time{t.NextAt}, time.Time{}, nil
 	}
 	keep := 1
 	switch t.Misfire {
@@ -52,15 +69,10 @@ func Fire(t coord.Task, now time.Time) (due []time.Time, next time.Time, err err
 	if len(due) < keep {
 		due = append([]time.Time{t.NextAt}, due...)
 	}
-	if t.Misfire == coord.MisfireSkip {
-		inGrace := slices.IndexFunc(due, func(at time.Time) bool { return now.Sub(at) <= coord.MisfireGrace })
-		if inGrace < 0 {
-			return nil, s.Next(due[len(due)-1]), nil
-		}
-		due = due[inGrace:]
+	next = s.Next(due[len(due)-1])
+	due = slices.DeleteFunc(due, tooLate)
+	if t.Overlap == coord.OverlapForbid && len(due) > 1 {
+		due, next = due[:1], due[1]
 	}
-	if t.Overlap == coord.OverlapForbid {
-		due = due[:1]
-	}
-	return due, s.Next(due[len(due)-1]), nil
+	return due, next, nil
 }

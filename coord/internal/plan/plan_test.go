@@ -1,9 +1,11 @@
 package plan
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -112,6 +114,66 @@ func TestFire(t *testing.T) {
 	}
 }
 
+// TestSingleTime looks at a task that is due once, at noon.
+func TestSingleTime(t *testing.T) {
+	const skip, latest, all = coord.MisfireSkip, coord.MisfireLatest, coord.MisfireAll
+	for _, test := range []struct {
+		misfire coord.Misfire
+		late    time.Duration
+		runs    bool
+	}{
+		{skip, 0, true},
+		{latest, 0, true},
+		{all, 0, true},
+		{skip, coord.MisfireGrace, true},
+		{skip, coord.MisfireGrace + 1, false},
+		{latest, coord.MisfireGrace + 1, true},
+		{skip, 20 * 365 * 24 * time.Hour, false},
+		{latest, 20 * 365 * 24 * time.Hour, true},
+		{all, 20 * 365 * 24 * time.Hour, true},
+	} {
+		for _, overlap := range []coord.Overlap{coord.OverlapForbid, coord.OverlapAllow} {
+			// The second is what the schedule becomes when the zone's rules change after
+			// NextAt was computed.
+			for _, spec := range []string{"@at 2026-05-04 14:00", "@at 2026-05-04 15:00"} {
+				task := coord.Task{
+					Schedule: spec, Zone: "Europe/Berlin", NextAt: noon, Misfire: test.misfire, MisfireCap: 10, Overlap: overlap,
+				}
+				due, next, err := Fire(task, after(test.late))
+				if err != nil || !next.IsZero() {
+					t.Errorf("%s, %s, %s, %v late: the next is at %v (%v)", spec, test.misfire, overlap, test.late, next, err)
+				}
+				if test.runs != slices.Equal(due, []time.Time{noon}) || !test.runs && len(due) > 0 {
+					t.Errorf("%s, %s, %s, %v late: due are %v", spec, test.misfire, overlap, test.late, due)
+				}
+			}
+		}
+	}
+
+	task := coord.Task{Schedule: "@at 2026-05-04 14:00", Zone: "Europe/Berlin", NextAt: noon}
+	if due, next, err := Fire(task, noon.Add(-1)); err != nil || len(due) > 0 || !next.Equal(noon) {
+		t.Errorf("before its time: due are %v, then %v (%v)", due, next, err)
+	}
+	task.NextAt = time.Time{}
+	if due, next, err := Fire(task, after(time.Hour)); err != nil || len(due) > 0 || !next.IsZero() {
+		t.Errorf("after its run: due are %v, then %v (%v)", due, next, err)
+	}
+}
+
+func TestFirstOfAPassedTime(t *testing.T) {
+	for _, test := range []struct{ spec, zone, reason string }{
+		{"@at 2026-05-04 12:00", "", "2026-05-04 12:00 in UTC has passed"},
+		{"@at 2026-05-04 13:59:59", "Europe/Berlin", "2026-05-04 13:59:59 in Europe/Berlin has passed"},
+		{"@at 1926-05-04 12:00", "Asia/Tokyo", "1926-05-04 12:00 in Asia/Tokyo has passed"},
+	} {
+		first, err := First(coord.Task{Schedule: test.spec, Zone: test.zone}, noon)
+		invalid, ok := errors.AsType[*coord.InvalidError](err)
+		if !ok || !first.IsZero() || invalid.Field != "Task.Schedule" || !strings.Contains(invalid.Reason, test.reason) {
+			t.Errorf("%s in %s: %v (%v)", test.spec, test.zone, first, err)
+		}
+	}
+}
+
 func TestSkipKeepsEverySecondOfTheGrace(t *testing.T) {
 	task := coord.Task{Schedule: "@every 1s", NextAt: noon, Misfire: coord.MisfireSkip, Overlap: coord.OverlapAllow}
 	due, next, err := Fire(task, after(time.Hour))
@@ -173,10 +235,6 @@ func TestScheduleThatEnds(t *testing.T) {
 	if err != nil || len(due) > 0 || !next.IsZero() {
 		t.Errorf("without a next occurrence: due are %v, then %v (%v)", due, next, err)
 	}
-	first, err := First(coord.Task{Schedule: "0 0 30 2 *"}, noon)
-	if err == nil && !first.IsZero() {
-		t.Errorf("30 February comes at %v", first)
-	}
 }
 
 func TestFirst(t *testing.T) {
@@ -190,6 +248,10 @@ func TestFirst(t *testing.T) {
 		{"* * * * *", "", noon.Add(-1), noon},
 		{"0 15 * * *", "Europe/Berlin", noon, after(time.Hour)},
 		{"@every 90s", "", noon, after(90 * time.Second)},
+		{"@at 2026-05-04 14:00:01", "Europe/Berlin", noon, after(time.Second)},
+		{"@at 2026-05-04 14:00", "Europe/Berlin", noon.Add(-1), noon},
+		{"@at 2026-05-04 12:00Z", "Europe/Berlin", noon.Add(-time.Hour), noon},
+		{"0 0 30 2 *", "", noon, time.Time{}},
 	} {
 		got, err := First(coord.Task{Schedule: test.spec, Zone: test.zone}, test.now)
 		if err != nil || !got.Equal(test.want) {
@@ -202,6 +264,7 @@ func TestBadScheduleIsAnError(t *testing.T) {
 	for _, task := range []coord.Task{
 		{Schedule: "every now and then", NextAt: noon},
 		{Schedule: "* * * * *", Zone: "Mars/Olympus", NextAt: noon},
+		{Schedule: "@at 2026-02-30 10:00", NextAt: noon},
 	} {
 		if _, err := First(task, noon); err == nil {
 			t.Errorf("First of %q in %q is no error", task.Schedule, task.Zone)
@@ -215,7 +278,10 @@ func TestBadScheduleIsAnError(t *testing.T) {
 // TestFireAgreesWithTheList compares Fire with a list of all occurrences that is
 // walked one by one.
 func TestFireAgreesWithTheList(t *testing.T) {
-	specs := []string{"* * * * *", "*/7 * * * *", "30 2 * * *", "15,45 1-3 * * *", "@hourly", "@every 90s", "@every 1h7m"}
+	specs := []string{
+		"* * * * *", "*/7 * * * *", "30 2 * * *", "15,45 1-3 * * *", "@hourly", "@every 90s", "@every 1h7m",
+		"@at 2027-01-01 02:30",
+	}
 	zones := []string{"UTC", "America/New_York", "Australia/Lord_Howe", "America/Santiago"}
 	rapid.Check(t, func(t *rapid.T) {
 		task := coord.Task{
@@ -236,7 +302,7 @@ func TestFireAgreesWithTheList(t *testing.T) {
 		now := task.NextAt.Add(time.Duration(rapid.Int64Range(0, 7200).Draw(t, "late")) * time.Second)
 
 		var passed []time.Time
-		for at := task.NextAt; !at.After(now); at = s.Next(at) {
+		for at := task.NextAt; !at.IsZero() && !at.After(now); at = s.Next(at) {
 			passed = append(passed, at)
 		}
 		want := passed
