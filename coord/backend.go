@@ -39,12 +39,22 @@ type Backend interface {
 type Tx interface {
 	// PutTask is [Claimer.PutTask].
 	PutTask(ctx context.Context, t Task) (Task, error)
+	// DeleteTask is [Claimer.DeleteTask].
+	DeleteTask(ctx context.Context, name string) error
+	// PauseTask is [Claimer.PauseTask].
+	PauseTask(ctx context.Context, name string, paused bool) error
+	// Trigger is [Claimer.Trigger].
+	Trigger(ctx context.Context, name string, o TriggerOptions) (Run, error)
 	// Enqueue is [Claimer.Enqueue].
 	Enqueue(ctx context.Context, runs ...NewRun) ([]Run, error)
 	// Finish is [Claimer.Finish]; with it a handler's own rows and the end of its
 	// run become one. When it returns ErrFenced, return that error: the
 	// transaction is rolled back, and the handler has had no effect.
 	Finish(ctx context.Context, results ...Result) error
+	// Report is [Claimer.Report].
+	Report(ctx context.Context, reports ...Report) error
+	// Cancel is [Claimer.Cancel].
+	Cancel(ctx context.Context, id RunID) error
 	// Publish is [Broadcaster.Publish], except that the events get their
 	// positions as the last act of the transaction, so that the lock on a topic
 	// is held as briefly as can be.

@@ -23,8 +23,8 @@ type Claimer interface {
 	// stored. Errors: ErrConflict when the name is taken or the version is
 	// another one, ErrNotFound when there is no such task, ErrInvalid.
 	//
-	// A changed schedule or zone counts from now; an unchanged one keeps its next
-	// occurrence.
+	// A changed schedule or zone counts from now, and a single time must not have
+	// passed; an unchanged one keeps its next occurrence.
 	PutTask(ctx context.Context, t Task) (Task, error)
 	// Task returns the task of that name, or ErrNotFound.
 	Task(ctx context.Context, name string) (Task, error)
@@ -37,10 +37,11 @@ type Claimer interface {
 	// its runs in flight are untouched. On resume the misfire policy decides what
 	// becomes of the occurrences that were missed. ErrNotFound if there is none.
 	PauseTask(ctx context.Context, name string, paused bool) error
-	// Trigger queues a run of the task now. A non-empty key makes it idempotent:
-	// the same key again returns the same run, with Duplicate set. ErrConflict
-	// when the task forbids overlap and has a run that has not ended; ErrNotFound.
-	Trigger(ctx context.Context, name, key string) (Run, error)
+	// Trigger queues a run of the task now, whether the task is paused or not. A key
+	// makes it idempotent: the same key again returns the same run, with Duplicate
+	// set. ErrConflict when the task forbids overlap and has a run that has not
+	// ended; ErrNotFound.
+	Trigger(ctx context.Context, name string, o TriggerOptions) (Run, error)
 
 	// Enqueue queues runs that belong to no task, all or none, and returns them
 	// in the order given. A run whose UniqueKey is known already is not queued
@@ -54,6 +55,10 @@ type Claimer interface {
 	// failed instead, or as cancelled if that was asked, and may count against the
 	// limit. Nothing due is an empty result.
 	//
+	// A run that has a [Concurrency], or whose kind is in o.Limits, is taken only
+	// while fewer than that many are running, on all replicas together. A run whose
+	// worker vanished keeps its place until it is taken again or ended.
+	//
 	// The Deadline of each claim counts on this process's clock from before the
 	// request, so it ends before the lease does.
 	Claim(ctx context.Context, o ClaimOptions) ([]Claim, error)
@@ -66,24 +71,38 @@ type Claimer interface {
 	// are untouched, and the others were finished. Repeated after an
 	// ErrUnknownOutcome, it is also the answer for what the first call finished.
 	Finish(ctx context.Context, results ...Result) error
+	// Report sets the progress of claimed runs and adds lines to their logs. When
+	// some of the claims are no longer held, the error is a [*FencedError] that names
+	// them, nothing is reported of them, and the others were served. Lines that come
+	// after MaxLogLines of a run are counted and not kept.
+	Report(ctx context.Context, reports ...Report) error
 	// Cancel ends a queued run at once and asks a running one to stop, wherever
-	// it runs; its worker hears of it by the next Extend. Cancelling a run that
-	// has ended is ErrConflict; ErrNotFound if there is none.
+	// it runs; its worker hears of it by Cancels, and by the next Extend at the
+	// latest. Cancelling a run that has ended is ErrConflict; ErrNotFound if there
+	// is none.
 	Cancel(ctx context.Context, id RunID) error
 
 	// Run returns one run, or ErrNotFound.
 	Run(ctx context.Context, id RunID) (Run, error)
 	// Runs lists runs, the newest first.
 	Runs(ctx context.Context, f RunFilter) iter.Seq2[Run, error]
+	// Log lists the log lines of a run behind the one numbered after, in order.
+	Log(ctx context.Context, id RunID, after int) iter.Seq2[LogLine, error]
+	// NextDue returns how long it is until a further run or occurrence, of any
+	// kind, falls due or a lease ends; some is false when none will. What is due
+	// already does not count.
+	NextDue(ctx context.Context) (wait time.Duration, some bool, err error)
 	// Prune deletes a bounded number of ended runs that the retention no longer
-	// covers and returns how many. Call it until it returns 0. With a run its
-	// unique key is forgotten.
+	// covers and returns how many. Call it until it returns 0. With a run its log
+	// goes, and its unique key is forgotten.
 	Prune(ctx context.Context, r RunRetention) (int, error)
 
 	// Hints returns a channel that receives when runs may have become due sooner
 	// than the next poll, and a function that gives the channel up. A hint is
 	// only that: it may come late, for nothing, or not at all.
 	Hints() (hints <-chan struct{}, stop func())
+	// Cancels is as Hints, for running runs that may have been asked to stop.
+	Cancels() (cancels <-chan struct{}, stop func())
 }
 
 type (
@@ -141,39 +160,55 @@ func (r Retry) Pause(attempt int) time.Duration {
 	return d
 }
 
+// Concurrency bounds how many runs of one key are running at a time, whatever
+// their kind and on all replicas together. Where runs of one key have different
+// limits, each obeys its own. The zero Concurrency bounds nothing.
+type Concurrency struct {
+	Key   string // at most 200 bytes; empty: none
+	Limit int    // 1–10,000; default 1 when there is a key
+}
+
 // Task is a definition of work.
 type Task struct {
-	ID         TaskID        // set by the store
-	Name       string        // unique; 1–200 bytes
-	Kind       string        // chooses the handler; 1–100 bytes
-	Payload    []byte        // handed to every run; at most MaxPayload
-	Schedule   string        // see package schedule; empty: only by Trigger
-	Zone       string        // IANA time zone of Schedule; empty: UTC
-	Overlap    Overlap       // default OverlapForbid
-	Misfire    Misfire       // default MisfireLatest
-	MisfireCap int           // for MisfireAll; 1–1000, default 10
-	Retry      Retry         //
-	Timeout    time.Duration // of one attempt; 0: none
-	Priority   int           // 1 is claimed first, 4 last; default 2
-	AtMostOnce bool          // never run again after its worker vanished
-	Paused     bool          //
-	Version    int64         // grows with each PutTask
-	NextAt     time.Time     // next occurrence, set by the store; zero: none
-	CreatedAt  time.Time     // set by the store
-	UpdatedAt  time.Time     // set by the store
+	ID          TaskID        // set by the store
+	Name        string        // unique; 1–200 bytes
+	Kind        string        // chooses the handler; 1–100 bytes
+	Payload     []byte        // handed to every run; at most MaxPayload
+	Schedule    string        // see package schedule; empty: only by Trigger
+	Zone        string        // IANA time zone of Schedule; empty: UTC
+	Overlap     Overlap       // default OverlapForbid
+	Misfire     Misfire       // default MisfireLatest
+	MisfireCap  int           // for MisfireAll; 1–1000, default 10
+	Retry       Retry         //
+	Timeout     time.Duration // of one attempt; 0: none
+	Priority    int           // 1 is claimed first, 4 last; default 2
+	Concurrency Concurrency   // of its runs
+	AtMostOnce  bool          // never run again after its worker vanished
+	Paused      bool          //
+	Version     int64         // grows with each PutTask
+	NextAt      time.Time     // next occurrence, set by the store; zero: none
+	CreatedAt   time.Time     // set by the store
+	UpdatedAt   time.Time     // set by the store
+}
+
+// TriggerOptions say how a task is triggered.
+type TriggerOptions struct {
+	Key     string // makes it idempotent; at most 200 bytes; empty: each call is a run
+	Payload []byte // instead of the task's; nil: the task's
 }
 
 // NewRun is a run to be queued.
 type NewRun struct {
-	Kind       string        // chooses the handler; 1–100 bytes
-	Payload    []byte        // at most MaxPayload
-	UniqueKey  string        // at most 200 bytes; empty: none
-	Delay      time.Duration // due this long from now
-	DueAt      time.Time     // due then, unless Delay is set; zero: at once
-	Retry      Retry         //
-	Timeout    time.Duration // of one attempt; 0: none
-	Priority   int           // 1 is claimed first, 4 last; default 2
-	AtMostOnce bool          // never run again after its worker vanished
+	Kind        string        // chooses the handler; 1–100 bytes
+	Payload     []byte        // at most MaxPayload
+	UniqueKey   string        // at most 200 bytes; empty: none
+	Delay       time.Duration // due this long from now
+	DueAt       time.Time     // due then, unless Delay is set; zero: at once
+	Retry       Retry         //
+	Timeout     time.Duration // of one attempt; 0: none
+	Priority    int           // 1 is claimed first, 4 last; default 2
+	Concurrency Concurrency   //
+	AtMostOnce  bool          // never run again after its worker vanished
 }
 
 // State is what a run is in: queued → running → succeeded, failed or
@@ -211,8 +246,11 @@ type Run struct {
 	Retry           Retry
 	Timeout         time.Duration
 	Priority        int
+	Concurrency     Concurrency
 	AtMostOnce      bool
 	CancelRequested bool
+	Progress        int       // of the last attempt, in percent
+	LogLines        int       // how many were reported, those not kept included
 	Worker          string    // who holds or held it last
 	LeaseUntil      time.Time // while running
 	Error           string    // of the last attempt that failed
@@ -228,6 +266,10 @@ type ClaimOptions struct {
 	Kinds  []string      // the kinds that it has handlers for; at least one
 	Limit  int           // 1–1000
 	Lease  time.Duration // 1 s–24 h
+	// Limits bound how many runs of a kind are running at a time, on all replicas
+	// together; 1–10,000 each. It counts those that were claimed under a limit, so
+	// every worker of a kind is to name the same one.
+	Limits map[string]int
 }
 
 // Claim is a run that this process may work on until Deadline.
@@ -258,6 +300,21 @@ type Result struct {
 	Outcome Outcome
 	Delay   time.Duration // for Snooze
 	Error   string        // for Fail and GiveUp; cut at MaxErrorText
+}
+
+// Report is news of a claimed run.
+type Report struct {
+	Claim    Claim
+	Progress int      // in percent, 1–100; 0: as it is
+	Lines    []string // for the log, at most 1000; each is cut at MaxLogLine
+}
+
+// LogLine is a line of a run's log.
+type LogLine struct {
+	Number  int // counted from 1 over all attempts
+	Attempt int
+	At      time.Time
+	Text    string
 }
 
 // Settlement is a Result turned into what is written; for authors of drivers.
@@ -291,6 +348,7 @@ func (r Result) Settle() Settlement {
 // RunFilter narrows a listing of runs.
 type RunFilter struct {
 	TaskID TaskID // 0: of all tasks and none
+	Kind   string // empty: all
 	State  State  // empty: all
 	Before RunID  // only runs with lower ids; 0: from the newest
 	Limit  int    // 1–1000; default 100

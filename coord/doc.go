@@ -19,7 +19,9 @@
 //
 //	guarantee                                   pg             sqlite         memory
 //	a due occurrence makes at most one run      yes            yes            yes
+//	a key makes one run, while that is kept     yes            yes            yes
 //	a run is executed at least once ¹           yes            yes            while the process lives
+//	at most Concurrency.Limit runs of a key     yes            yes            yes
 //	a stale token changes nothing               yes            yes            yes
 //	a ticket is redeemed at most once           yes            yes            yes
 //	at most Burst + Rate·t/Per is granted       yes            yes            yes

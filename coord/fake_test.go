@@ -94,7 +94,7 @@ func (f fakeClaimer) PauseTask(context.Context, string, bool) error {
 	return f.call("Claimer.PauseTask")
 }
 
-func (f fakeClaimer) Trigger(context.Context, string, string) (Run, error) {
+func (f fakeClaimer) Trigger(context.Context, string, TriggerOptions) (Run, error) {
 	return Run{}, f.call("Claimer.Trigger")
 }
 
@@ -110,6 +110,7 @@ func (f fakeClaimer) Extend(_ context.Context, _ time.Duration, claims ...Claim)
 	return slices.Clone(claims), f.call("Claimer.Extend")
 }
 func (f fakeClaimer) Finish(context.Context, ...Result) error { return f.call("Claimer.Finish") }
+func (f fakeClaimer) Report(context.Context, ...Report) error { return f.call("Claimer.Report") }
 func (f fakeClaimer) Cancel(context.Context, RunID) error     { return f.call("Claimer.Cancel") }
 func (f fakeClaimer) Run(context.Context, RunID) (Run, error) { return Run{}, f.call("Claimer.Run") }
 
@@ -123,10 +124,25 @@ func (f fakeClaimer) Runs(context.Context, RunFilter) iter.Seq2[Run, error] {
 	}
 }
 
+func (f fakeClaimer) Log(context.Context, RunID, int) iter.Seq2[LogLine, error] {
+	return func(yield func(LogLine, error) bool) {
+		if err := f.call("Claimer.Log"); err != nil {
+			yield(LogLine{}, err)
+			return
+		}
+		_ = yield(LogLine{Number: 1}, nil) && yield(LogLine{Number: 2}, nil)
+	}
+}
+
+func (f fakeClaimer) NextDue(context.Context) (time.Duration, bool, error) {
+	return time.Minute, true, f.call("Claimer.NextDue")
+}
+
 func (f fakeClaimer) Prune(context.Context, RunRetention) (int, error) {
 	return 1, f.call("Claimer.Prune")
 }
-func (f fakeClaimer) Hints() (<-chan struct{}, func()) { return nil, func() {} }
+func (f fakeClaimer) Hints() (<-chan struct{}, func())   { return nil, func() {} }
+func (f fakeClaimer) Cancels() (<-chan struct{}, func()) { return nil, func() {} }
 
 func (f fakeTickets) Issue(context.Context, TicketFor) (Ticket, error) {
 	return Ticket{Secret: secret}, f.call("Tickets.Issue")
@@ -184,10 +200,18 @@ func (f fakeStream) Positions() map[string]Position                 { return map
 func (f fakeStream) Close()                                         { _ = f.call("Stream.Close") }
 
 func (f fakeTx) PutTask(_ context.Context, t Task) (Task, error) { return t, f.call("Tx.PutTask") }
+func (f fakeTx) DeleteTask(context.Context, string) error        { return f.call("Tx.DeleteTask") }
+func (f fakeTx) PauseTask(context.Context, string, bool) error   { return f.call("Tx.PauseTask") }
+func (f fakeTx) Trigger(context.Context, string, TriggerOptions) (Run, error) {
+	return Run{}, f.call("Tx.Trigger")
+}
+
 func (f fakeTx) Enqueue(_ context.Context, runs ...NewRun) ([]Run, error) {
 	return make([]Run, len(runs)), f.call("Tx.Enqueue")
 }
 func (f fakeTx) Finish(context.Context, ...Result) error    { return f.call("Tx.Finish") }
+func (f fakeTx) Report(context.Context, ...Report) error    { return f.call("Tx.Report") }
+func (f fakeTx) Cancel(context.Context, RunID) error        { return f.call("Tx.Cancel") }
 func (f fakeTx) Publish(context.Context, ...NewEvent) error { return f.call("Tx.Publish") }
 func (f fakeTx) Unwrap() any                                { return f.fake }
 
@@ -224,6 +248,7 @@ var (
 	okTask   = Task{Name: "nightly", Kind: "k", Schedule: "@daily"}
 	okClaim  = Claim{Run: Run{ID: 7}, Token: 3}
 	okResult = Result{Claim: okClaim, Outcome: Succeed}
+	okReport = Report{Claim: okClaim, Progress: 50, Lines: []string{"half"}}
 	okLimit  = Limit{Key: "sign-in", Rate: 3, Per: time.Minute}
 	okFrom   = map[string]Position{"t": Head}
 	okEvent  = NewEvent{Topic: "room:1", Kind: "k"}
@@ -252,7 +277,7 @@ var operations = []operation{
 		return o.b.Claimer().PauseTask(ctx, "nightly", true)
 	}},
 	{"Claimer.Trigger", "claimer.trigger", "nightly", 1, func(ctx context.Context, o objects) error {
-		return one(o.b.Claimer().Trigger(ctx, "nightly", "key"))
+		return one(o.b.Claimer().Trigger(ctx, "nightly", TriggerOptions{Key: "key"}))
 	}},
 	{"Claimer.Enqueue", "claimer.enqueue", "", 2, func(ctx context.Context, o objects) error {
 		return one(o.b.Claimer().Enqueue(ctx, NewRun{Kind: "a"}, NewRun{Kind: "b"}))
@@ -266,6 +291,9 @@ var operations = []operation{
 	{"Claimer.Finish", "claimer.finish", "7", 1, func(ctx context.Context, o objects) error {
 		return o.b.Claimer().Finish(ctx, okResult)
 	}},
+	{"Claimer.Report", "claimer.report", "7", 1, func(ctx context.Context, o objects) error {
+		return o.b.Claimer().Report(ctx, okReport)
+	}},
 	{"Claimer.Cancel", "claimer.cancel", "7", 1, func(ctx context.Context, o objects) error {
 		return o.b.Claimer().Cancel(ctx, 7)
 	}},
@@ -274,6 +302,13 @@ var operations = []operation{
 	}},
 	{"Claimer.Runs", "claimer.runs", "", 1, func(ctx context.Context, o objects) error {
 		return last(o.b.Claimer().Runs(ctx, RunFilter{}))
+	}},
+	{"Claimer.Log", "claimer.log", "", 1, func(ctx context.Context, o objects) error {
+		return last(o.b.Claimer().Log(ctx, 7, 0))
+	}},
+	{"Claimer.NextDue", "claimer.next_due", "", 1, func(ctx context.Context, o objects) error {
+		_, _, err := o.b.Claimer().NextDue(ctx)
+		return err
 	}},
 	{"Claimer.Prune", "claimer.prune", "", 1, func(ctx context.Context, o objects) error {
 		return one(o.b.Claimer().Prune(ctx, RunRetention{Keep: 1}))
@@ -327,10 +362,21 @@ var operations = []operation{
 	{"Tx.PutTask", "tx.put_task", "nightly", 1, func(ctx context.Context, o objects) error {
 		return one(o.tx.PutTask(ctx, okTask))
 	}},
+	{"Tx.DeleteTask", "tx.delete_task", "nightly", 1, func(ctx context.Context, o objects) error {
+		return o.tx.DeleteTask(ctx, "nightly")
+	}},
+	{"Tx.PauseTask", "tx.pause_task", "nightly", 1, func(ctx context.Context, o objects) error {
+		return o.tx.PauseTask(ctx, "nightly", true)
+	}},
+	{"Tx.Trigger", "tx.trigger", "nightly", 1, func(ctx context.Context, o objects) error {
+		return one(o.tx.Trigger(ctx, "nightly", TriggerOptions{Key: "key"}))
+	}},
 	{"Tx.Enqueue", "tx.enqueue", "", 1, func(ctx context.Context, o objects) error {
 		return one(o.tx.Enqueue(ctx, NewRun{Kind: "k"}))
 	}},
 	{"Tx.Finish", "tx.finish", "7", 1, func(ctx context.Context, o objects) error { return o.tx.Finish(ctx, okResult) }},
+	{"Tx.Report", "tx.report", "7", 1, func(ctx context.Context, o objects) error { return o.tx.Report(ctx, okReport) }},
+	{"Tx.Cancel", "tx.cancel", "7", 1, func(ctx context.Context, o objects) error { return o.tx.Cancel(ctx, 7) }},
 	{"Tx.Publish", "tx.publish", "room:1", 1, func(ctx context.Context, o objects) error { return o.tx.Publish(ctx, okEvent) }},
 
 	{"Backend.Close", "backend.close", "", 0, func(ctx context.Context, o objects) error { return o.b.Close(ctx) }},
@@ -339,7 +385,7 @@ var operations = []operation{
 // withoutError are the methods that can't fail.
 var withoutError = []string{
 	"Backend.Claimer", "Backend.Tickets", "Backend.Limiter", "Backend.Broadcaster",
-	"Claimer.Hints", "Stream.Remove", "Stream.Positions", "Stream.Close", "Tx.Unwrap",
+	"Claimer.Hints", "Claimer.Cancels", "Stream.Remove", "Stream.Positions", "Stream.Close", "Tx.Unwrap",
 }
 
 // TestEveryMethodIsTested fails when an interface gets a method that the tables

@@ -19,15 +19,18 @@ const (
 	MaxBatch     = 1000     // items of one call, except Enqueue
 	MaxEnqueue   = 10000    // runs of one Enqueue
 	MaxErrorText = 4096     // bytes kept of a run's error
+	MaxLogLine   = 4096     // bytes kept of a line of a run's log
+	MaxLogLines  = 10000    // lines kept of a run's log
 )
 
 const (
-	maxName  = 200
-	maxKind  = 100
-	maxKey   = 500
-	maxSpan  = 10 * 365 * 24 * time.Hour
-	minLease = time.Second
-	maxLease = 24 * time.Hour
+	maxName   = 200
+	maxKind   = 100
+	maxKey    = 500
+	maxPlaces = 10000 // runs that a limit lets run at a time
+	maxSpan   = 10 * 365 * 24 * time.Hour
+	minLease  = time.Second
+	maxLease  = 24 * time.Hour
 )
 
 // invalid returns the first of the errors, so that checks read as a list.
@@ -124,6 +127,14 @@ func (r *Retry) complete(field string, atMostOnce bool) error {
 	)
 }
 
+func (c *Concurrency) complete(field string) error {
+	if c.Key == "" {
+		return between(field+".Limit", c.Limit, 0, 0)
+	}
+	orDefault(&c.Limit, 1)
+	return invalid(text(field+".Key", c.Key, 1, maxName), between(field+".Limit", c.Limit, 1, maxPlaces))
+}
+
 func (t *Task) complete() error {
 	orDefault(&t.Zone, "UTC")
 	orDefault(&t.Overlap, OverlapForbid)
@@ -140,6 +151,7 @@ func (t *Task) complete() error {
 		t.Retry.complete("Task.Retry", t.AtMostOnce),
 		timeout("Task.Timeout", t.Timeout),
 		between("Task.Priority", t.Priority, 1, 4),
+		t.Concurrency.complete("Task.Concurrency"),
 		between("Task.Version", t.Version, 0, 1<<62),
 	)
 	if err != nil {
@@ -185,6 +197,7 @@ func (r *NewRun) complete(field string) error {
 		r.Retry.complete(field+".Retry", r.AtMostOnce),
 		timeout(field+".Timeout", r.Timeout),
 		between(field+".Priority", r.Priority, 1, 4),
+		r.Concurrency.complete(field+".Concurrency"),
 	)
 }
 
@@ -197,6 +210,12 @@ func (o *ClaimOptions) complete() error {
 			return err
 		}
 	}
+	for kind, limit := range o.Limits {
+		field := "ClaimOptions.Limits[" + kind + "]"
+		if err := invalid(text(field, kind, 1, maxKind), between(field, limit, 1, maxPlaces)); err != nil {
+			return err
+		}
+	}
 	return invalid(
 		text("ClaimOptions.Worker", o.Worker, 1, maxName),
 		between("ClaimOptions.Limit", o.Limit, 1, MaxBatch),
@@ -204,20 +223,33 @@ func (o *ClaimOptions) complete() error {
 	)
 }
 
+// clean cuts a text that comes from anywhere. PostgreSQL stores neither broken
+// UTF-8 nor NUL.
+func clean(s string, most int) string {
+	s = strings.ToValidUTF8(s[:min(len(s), most)], "\uFFFD")
+	s = strings.ReplaceAll(s, "\x00", "\uFFFD")
+	end := min(len(s), most) // what was put in is longer than what it replaced
+	for end < len(s) && !utf8.RuneStart(s[end]) {
+		end--
+	}
+	return s[:end]
+}
+
 func (r *Result) complete() error {
 	if r.Outcome < Succeed || r.Outcome > CancelRun {
 		return fieldError("Result.Outcome", "is %d, must be one of the outcomes", r.Outcome)
 	}
-	// An error's text comes from anywhere, and PostgreSQL stores neither broken
-	// UTF-8 nor NUL.
-	clean := strings.ToValidUTF8(r.Error[:min(len(r.Error), MaxErrorText)], "\uFFFD")
-	clean = strings.ReplaceAll(clean, "\x00", "\uFFFD")
-	end := min(len(clean), MaxErrorText) // what was put in is longer than what it replaced
-	for end < len(clean) && !utf8.RuneStart(clean[end]) {
-		end--
-	}
-	r.Error = clean[:end]
+	r.Error = clean(r.Error, MaxErrorText)
 	return span("Result.Delay", r.Delay, 0, maxSpan)
+}
+
+func (r *Report) complete() error {
+	lines := make([]string, len(r.Lines))
+	for i, line := range r.Lines {
+		lines[i] = clean(line, MaxLogLine)
+	}
+	r.Lines = lines
+	return invalid(between("Report.Progress", r.Progress, 0, 100), between("Report.Lines", len(r.Lines), 0, MaxBatch))
 }
 
 func (t *TicketFor) complete() error {

@@ -41,6 +41,11 @@ func TestBounds(t *testing.T) {
 		change(&o)
 		return o.complete()
 	}
+	report := func(change func(r *Report)) error {
+		r := Report{Claim: okClaim}
+		change(&r)
+		return r.complete()
+	}
 	limit := func(change func(l *Limit)) error {
 		l := okLimit
 		change(&l)
@@ -73,6 +78,12 @@ func TestBounds(t *testing.T) {
 		{"a backoff above an hour", task(func(t *Task) { t.Retry.Backoff = 2 * time.Hour }), ""},
 		{"a backoff above its bound", task(func(t *Task) { t.Retry = Retry{Backoff: 2, MaxBackoff: 1} }), "Task.Retry.Backoff"},
 		{"a bound below the backoff", task(func(t *Task) { t.Retry = Retry{Backoff: time.Minute, MaxBackoff: time.Second} }), "Task.Retry.MaxBackoff"},
+		{"no limit without a key", task(func(t *Task) { t.Concurrency = Concurrency{Limit: 2} }), "Task.Concurrency.Limit"},
+		{"the longest key", task(func(t *Task) { t.Concurrency.Key = s(200) }), ""},
+		{"a key too long", task(func(t *Task) { t.Concurrency.Key = s(201) }), "Task.Concurrency.Key"},
+		{"a key with a line break", task(func(t *Task) { t.Concurrency.Key = "a\nb" }), "Task.Concurrency.Key"},
+		{"the highest limit", task(func(t *Task) { t.Concurrency = Concurrency{"key", maxPlaces} }), ""},
+		{"a limit too high", task(func(t *Task) { t.Concurrency = Concurrency{"key", maxPlaces + 1} }), "Task.Concurrency.Limit"},
 		{"a negative version", task(func(t *Task) { t.Version = -1 }), "Task.Version"},
 
 		{"the largest payload", run(func(r *NewRun) { r.Payload = make([]byte, MaxPayload) }), ""},
@@ -88,16 +99,30 @@ func TestBounds(t *testing.T) {
 			}), "",
 		},
 		{"a timeout that would be stored as none", run(func(r *NewRun) { r.Timeout = 1 }), "runs[0].Timeout"},
+		{"a negative limit", run(func(r *NewRun) { r.Concurrency = Concurrency{"key", -1} }), "runs[0].Concurrency.Limit"},
+		{"a limit without a key", run(func(r *NewRun) { r.Concurrency.Limit = 1 }), "runs[0].Concurrency.Limit"},
 		{"a negative delay", run(func(r *NewRun) { r.Delay = -1 }), "runs[0].Delay"},
 
 		{"no kind", claim(func(o *ClaimOptions) { o.Kinds = nil }), "ClaimOptions.Kinds"},
 		{"a kind that PostgreSQL can't take", claim(func(o *ClaimOptions) { o.Kinds = []string{"k", "a\x00"} }), "ClaimOptions.Kinds"},
 		{"an empty kind", claim(func(o *ClaimOptions) { o.Kinds = []string{""} }), "ClaimOptions.Kinds"},
+		{"the limit of a kind", claim(func(o *ClaimOptions) { o.Limits = map[string]int{"k": maxPlaces} }), ""},
+		{"the limit of a kind that is not asked for", claim(func(o *ClaimOptions) { o.Limits = map[string]int{"other": 1} }), ""},
+		{"a limit of none", claim(func(o *ClaimOptions) { o.Limits = map[string]int{"k": 0} }), "ClaimOptions.Limits[k]"},
+		{"a limit too high", claim(func(o *ClaimOptions) { o.Limits = map[string]int{"k": maxPlaces + 1} }), "ClaimOptions.Limits[k]"},
+		{"the limit of no kind", claim(func(o *ClaimOptions) { o.Limits = map[string]int{"": 1} }), "ClaimOptions.Limits[]"},
 		{"the shortest lease", claim(func(o *ClaimOptions) { o.Lease = time.Second }), ""},
 		{"a lease too short", claim(func(o *ClaimOptions) { o.Lease = time.Second - 1 }), "ClaimOptions.Lease"},
 		{"a lease too long", claim(func(o *ClaimOptions) { o.Lease = 24*time.Hour + 1 }), "ClaimOptions.Lease"},
 		{"the most", claim(func(o *ClaimOptions) { o.Limit = MaxBatch }), ""},
 		{"more than the most", claim(func(o *ClaimOptions) { o.Limit = MaxBatch + 1 }), "ClaimOptions.Limit"},
+
+		{"a report of nothing", report(func(*Report) {}), ""},
+		{"all of it", report(func(r *Report) { r.Progress = 100 }), ""},
+		{"more than that", report(func(r *Report) { r.Progress = 101 }), "Report.Progress"},
+		{"less than nothing", report(func(r *Report) { r.Progress = -1 }), "Report.Progress"},
+		{"the most lines", report(func(r *Report) { r.Lines = make([]string, MaxBatch) }), ""},
+		{"more lines", report(func(r *Report) { r.Lines = make([]string, MaxBatch+1) }), "Report.Lines"},
 
 		{"one per microsecond", limit(func(l *Limit) { l.Rate, l.Per = 1, time.Microsecond }), ""},
 		{"more than one per microsecond", limit(func(l *Limit) { l.Rate, l.Per = 2, time.Microsecond }), "Limit.Rate"},
@@ -135,6 +160,10 @@ func TestBoundsOfTheSeam(t *testing.T) {
 	for i := range results {
 		results[i] = Result{Claim: Claim{Run: Run{ID: RunID(i + 1)}}, Outcome: Succeed}
 	}
+	lines := make([]Report, MaxEnqueue/MaxBatch+1)
+	for i := range lines {
+		lines[i] = Report{Claim: results[i].Claim, Lines: make([]string, MaxBatch)}
+	}
 	for name, test := range map[string]struct {
 		err  error
 		want string
@@ -149,8 +178,15 @@ func TestBoundsOfTheSeam(t *testing.T) {
 		"a task with a NUL":           {one(c.Task(ctx, "a\x00")), "name"},
 		"pausing nothing":             {c.PauseTask(ctx, "", true), "name"},
 		"deleting what is no text":    {c.DeleteTask(ctx, "\xff"), "name"},
-		"triggering a long name":      {one(c.Trigger(ctx, strings.Repeat("x", 201), "")), "name"},
-		"triggering by a long key":    {one(c.Trigger(ctx, "n", strings.Repeat("x", 201))), "key"},
+		"triggering a long name":      {one(c.Trigger(ctx, strings.Repeat("x", 201), TriggerOptions{})), "name"},
+		"triggering by a long key":    {one(c.Trigger(ctx, "n", TriggerOptions{Key: strings.Repeat("x", 201)})), "TriggerOptions.Key"},
+		"triggering with too much":    {one(c.Trigger(ctx, "n", TriggerOptions{Payload: make([]byte, MaxPayload+1)})), "TriggerOptions.Payload"},
+		"too many reports":            {c.Report(ctx, make([]Report, MaxBatch+1)...), "reports"},
+		"a report twice":              {c.Report(ctx, okReport, okReport), "reports"},
+		"reports of too many lines":   {c.Report(ctx, lines...), "reports"},
+		"progress beyond the end":     {c.Report(ctx, Report{Claim: okClaim, Progress: 101}), "Report.Progress"},
+		"the log before its start":    {last(c.Log(ctx, 7, -1)), "after"},
+		"runs of what is no kind":     {last(c.Runs(ctx, RunFilter{Kind: "a\x00"})), "RunFilter.Kind"},
 		"an odd state":                {last(c.Runs(ctx, RunFilter{State: "asleep"})), "RunFilter.State"},
 		"too many of a listing":       {last(c.Runs(ctx, RunFilter{Limit: MaxBatch + 1})), "RunFilter.Limit"},
 		"a negative age":              {one(c.Prune(ctx, RunRetention{Age: -1})), "RunRetention.Age"},
@@ -184,6 +220,10 @@ func TestDefaults(t *testing.T) {
 	if !reflect.DeepEqual(task, want) {
 		t.Errorf("%+v, want %+v", task, want)
 	}
+	keyed := NewRun{Kind: "k", Concurrency: Concurrency{Key: "key"}}
+	if err := keyed.complete("r"); err != nil || keyed.Concurrency != (Concurrency{"key", 1}) {
+		t.Errorf("%+v (%v)", keyed, err)
+	}
 	once := NewRun{Kind: "k", AtMostOnce: true, Retry: Retry{Backoff: 3 * time.Hour}}
 	if err := once.complete("r"); err != nil || once.Retry != (Retry{MaxAttempts: 1, Backoff: 3 * time.Hour, MaxBackoff: 3 * time.Hour}) {
 		t.Errorf("%+v (%v)", once, err)
@@ -202,8 +242,8 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// TestErrorTextIsCut cuts the text of an error that a handler returned.
-func TestErrorTextIsCut(t *testing.T) {
+// TestTextIsCut cuts the text of an error that a handler returned, and the lines of a log.
+func TestTextIsCut(t *testing.T) {
 	for name, test := range map[string]struct{ text, want string }{
 		"short":                   {"boom", "boom"},
 		"as long as may be":       {strings.Repeat("x", MaxErrorText), strings.Repeat("x", MaxErrorText)},
@@ -219,6 +259,14 @@ func TestErrorTextIsCut(t *testing.T) {
 		if err := r.complete(); err != nil || r.Error != test.want {
 			t.Errorf("%s: %d bytes %.40q (%v), want %d bytes", name, len(r.Error), r.Error, err, len(test.want))
 		}
+	}
+	given := []string{"ok", strings.Repeat("x", MaxLogLine) + "rest"}
+	r := Report{Claim: okClaim, Lines: given}
+	if err := r.complete(); err != nil || r.Lines[0] != "ok" || len(r.Lines[1]) != MaxLogLine {
+		t.Errorf("the lines are %.40q (%v)", r.Lines, err)
+	}
+	if len(given[1]) != MaxLogLine+4 {
+		t.Error("the caller's lines were changed")
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		text := string(rapid.SliceOfN(rapid.SampledFrom([]byte("ax\x00\xff\xc3\xa9\xf0\x9f\x98\x80")), 0, 5000).Draw(t, "text"))

@@ -50,10 +50,13 @@ func (s claimerSeam) PauseTask(ctx context.Context, name string, paused bool) er
 	})
 }
 
-func (s claimerSeam) Trigger(ctx context.Context, name, key string) (r Run, err error) {
-	bad := invalid(taskName(name), text("key", key, 0, maxName))
-	err = s.do(ctx, "claimer.trigger", name, 1, bad, func() (err error) {
-		r, err = s.driver.Trigger(ctx, name, key)
+func (o TriggerOptions) check(name string) error {
+	return invalid(taskName(name), text("TriggerOptions.Key", o.Key, 0, maxName), payload("TriggerOptions.Payload", o.Payload))
+}
+
+func (s claimerSeam) Trigger(ctx context.Context, name string, o TriggerOptions) (r Run, err error) {
+	err = s.do(ctx, "claimer.trigger", name, 1, o.check(name), func() (err error) {
+		r, err = s.driver.Trigger(ctx, name, o)
 		return err
 	})
 	return r, err
@@ -154,6 +157,44 @@ func (s claimerSeam) Finish(ctx context.Context, results ...Result) error {
 	})
 }
 
+func completeReports(reports []Report) ([]Report, error) {
+	if err := between("reports", len(reports), 0, MaxBatch); err != nil {
+		return nil, err
+	}
+	reports = slices.Clone(reports)
+	seen := make(map[RunID]bool, len(reports))
+	lines := 0
+	for i := range reports {
+		if err := reports[i].complete(); err != nil {
+			return nil, err
+		}
+		id := reports[i].Claim.Run.ID
+		if seen[id] {
+			return nil, fieldError("reports", "name run %d twice", id)
+		}
+		seen[id] = true
+		lines += len(reports[i].Lines)
+	}
+	return reports, between("reports", lines, 0, MaxEnqueue)
+}
+
+func reportsKey(reports []Report) string {
+	if len(reports) == 1 {
+		return reports[0].Claim.Run.ID.key()
+	}
+	return ""
+}
+
+func (s claimerSeam) Report(ctx context.Context, reports ...Report) error {
+	reports, bad := completeReports(reports)
+	return s.do(ctx, "claimer.report", reportsKey(reports), len(reports), bad, func() error {
+		if len(reports) == 0 {
+			return nil
+		}
+		return s.driver.Report(ctx, reports...)
+	})
+}
+
 func (s claimerSeam) Cancel(ctx context.Context, id RunID) error {
 	return s.do(ctx, "claimer.cancel", id.key(), 1, nil, func() error { return s.driver.Cancel(ctx, id) })
 }
@@ -169,10 +210,24 @@ func (s claimerSeam) Run(ctx context.Context, id RunID) (r Run, err error) {
 func (s claimerSeam) Runs(ctx context.Context, f RunFilter) iter.Seq2[Run, error] {
 	orDefault(&f.Limit, 100)
 	bad := between("RunFilter.Limit", f.Limit, 1, MaxBatch)
+	bad = invalid(bad, text("RunFilter.Kind", f.Kind, 0, maxKind))
 	if f.State != "" {
 		bad = invalid(bad, oneOf("RunFilter.State", f.State, Queued, Running, Succeeded, Failed, Cancelled))
 	}
 	return list(ctx, s.seam, "claimer.runs", bad, func() iter.Seq2[Run, error] { return s.driver.Runs(ctx, f) })
+}
+
+func (s claimerSeam) Log(ctx context.Context, id RunID, after int) iter.Seq2[LogLine, error] {
+	bad := between("after", after, 0, 1<<31-1)
+	return list(ctx, s.seam, "claimer.log", bad, func() iter.Seq2[LogLine, error] { return s.driver.Log(ctx, id, after) })
+}
+
+func (s claimerSeam) NextDue(ctx context.Context) (wait time.Duration, some bool, err error) {
+	err = s.do(ctx, "claimer.next_due", "", 1, nil, func() (err error) {
+		wait, some, err = s.driver.NextDue(ctx)
+		return err
+	})
+	return wait, some, err
 }
 
 func (s claimerSeam) Prune(ctx context.Context, r RunRetention) (n int, err error) {
@@ -185,6 +240,8 @@ func (s claimerSeam) Prune(ctx context.Context, r RunRetention) (n int, err erro
 }
 
 func (s claimerSeam) Hints() (<-chan struct{}, func()) { return s.driver.Hints() }
+
+func (s claimerSeam) Cancels() (<-chan struct{}, func()) { return s.driver.Cancels() }
 
 // list passes a driver's listing on, its error as that of one operation.
 func list[T any](ctx context.Context, s *seam, op string, bad error, open func() iter.Seq2[T, error]) iter.Seq2[T, error] {

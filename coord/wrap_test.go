@@ -492,7 +492,13 @@ func TestListings(t *testing.T) {
 			t.Errorf("Runs: %v", err)
 		}
 	}
-	if n != 2 {
+	for line, err := range c.Log(t.Context(), 7, 0) {
+		n++
+		if !errors.Is(err, ErrUnavailable) || line.Number != 0 {
+			t.Errorf("Log: %v, %v", line, err)
+		}
+	}
+	if n != 3 {
 		t.Errorf("%d errors, want one of each listing", n)
 	}
 }
@@ -505,6 +511,9 @@ func TestNothingToDoAsksNobody(t *testing.T) {
 	}
 	if err := b.Claimer().Finish(t.Context()); err != nil {
 		t.Errorf("Finish: %v", err)
+	}
+	if err := b.Claimer().Report(t.Context()); err != nil {
+		t.Errorf("Report: %v", err)
 	}
 	if runs, err := b.Claimer().Enqueue(t.Context()); err != nil || len(runs) > 0 {
 		t.Errorf("Enqueue: %v, %v", runs, err)

@@ -16,6 +16,24 @@ func (s txSeam) PutTask(ctx context.Context, t Task) (stored Task, err error) {
 	return stored, err
 }
 
+func (s txSeam) DeleteTask(ctx context.Context, name string) error {
+	return s.run(ctx, "tx.delete_task", name, 1, taskName(name), func() error { return s.driver.DeleteTask(ctx, name) })
+}
+
+func (s txSeam) PauseTask(ctx context.Context, name string, paused bool) error {
+	return s.run(ctx, "tx.pause_task", name, 1, taskName(name), func() error {
+		return s.driver.PauseTask(ctx, name, paused)
+	})
+}
+
+func (s txSeam) Trigger(ctx context.Context, name string, o TriggerOptions) (r Run, err error) {
+	err = s.run(ctx, "tx.trigger", name, 1, o.check(name), func() (err error) {
+		r, err = s.driver.Trigger(ctx, name, o)
+		return err
+	})
+	return r, err
+}
+
 func (s txSeam) Enqueue(ctx context.Context, runs ...NewRun) (queued []Run, err error) {
 	runs, bad := completeRuns(runs)
 	err = s.run(ctx, "tx.enqueue", "", len(runs), bad, func() (err error) {
@@ -35,6 +53,20 @@ func (s txSeam) Finish(ctx context.Context, results ...Result) error {
 		}
 		return s.driver.Finish(ctx, results...)
 	})
+}
+
+func (s txSeam) Report(ctx context.Context, reports ...Report) error {
+	reports, bad := completeReports(reports)
+	return s.run(ctx, "tx.report", reportsKey(reports), len(reports), bad, func() error {
+		if len(reports) == 0 {
+			return nil
+		}
+		return s.driver.Report(ctx, reports...)
+	})
+}
+
+func (s txSeam) Cancel(ctx context.Context, id RunID) error {
+	return s.run(ctx, "tx.cancel", id.key(), 1, nil, func() error { return s.driver.Cancel(ctx, id) })
 }
 
 func (s txSeam) Publish(ctx context.Context, events ...NewEvent) error {

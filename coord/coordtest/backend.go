@@ -98,14 +98,20 @@ func afterClose(f *fixture) {
 		{"Tasks", func() error { return firstError(c.Tasks(f.ctx)) }},
 		{"DeleteTask", func() error { return c.DeleteTask(f.ctx, "n") }},
 		{"PauseTask", func() error { return c.PauseTask(f.ctx, "n", true) }},
-		{"Trigger", func() error { return first(c.Trigger(f.ctx, "n", "")) }},
+		{"Trigger", func() error { return first(c.Trigger(f.ctx, "n", coord.TriggerOptions{})) }},
 		{"Enqueue", func() error { return first(c.Enqueue(f.ctx, coord.NewRun{Kind: "k"})) }},
 		{"Claim", func() error { return first(c.Claim(f.ctx, want("k", 1))) }},
 		{"Extend", func() error { return first(c.Extend(f.ctx, time.Minute, coord.Claim{})) }},
 		{"Finish", func() error { return c.Finish(f.ctx, coord.Result{Outcome: coord.Succeed}) }},
+		{"Report", func() error { return c.Report(f.ctx, coord.Report{Progress: 1}) }},
 		{"Cancel", func() error { return c.Cancel(f.ctx, 1) }},
 		{"Run", func() error { return first(c.Run(f.ctx, 1)) }},
 		{"Runs", func() error { return firstError(c.Runs(f.ctx, coord.RunFilter{})) }},
+		{"Log", func() error { return firstError(c.Log(f.ctx, 1, 0)) }},
+		{"NextDue", func() error {
+			_, _, err := c.NextDue(f.ctx)
+			return err
+		}},
 		{"Prune", func() error { return first(c.Prune(f.ctx, coord.RunRetention{Keep: 1})) }},
 		{"Issue", func() error { return first(tickets.Issue(f.ctx, pass("s"))) }},
 		{"Redeem", func() error { return first(tickets.Redeem(f.ctx, coord.NewTicketSecret(), coord.TicketUse{})) }},
@@ -149,9 +155,12 @@ func noLeak(f *fixture) {
 	f.store = f.harness.New(f.T)
 	before := goleak.IgnoreCurrent()
 	b := f.store.Open(f.T)
-	_, stop := b.Claimer().Hints()
-	f.enqueue(b, coord.NewRun{Kind: "k"})
-	f.finish(b, coord.Result{Claim: f.claimOne(b, "k"), Outcome: coord.Succeed})
+	_, stopHints := b.Claimer().Hints()
+	_, stopCancels := b.Claimer().Cancels()
+	r := f.enqueueOne(b, coord.NewRun{Kind: "k", Concurrency: coord.Concurrency{Key: "k"}})
+	claim := f.claimOne(b, "k")
+	must(f, "Cancel", b.Claimer().Cancel(f.ctx, r.ID))
+	f.finish(b, coord.Result{Claim: claim, Outcome: coord.Succeed})
 	_, err := b.Tickets().Issue(f.ctx, pass("s"))
 	must(f, "Issue", err)
 	_, err = b.Limiter().Allow(f.ctx, coord.Limit{Key: "k", Rate: 1, Per: time.Second})
@@ -162,7 +171,8 @@ func noLeak(f *fixture) {
 	f.next(stream, 1)
 	// Neither the stream nor the hints are given up: Close alone must do.
 	must(f, "Close", b.Close(f.ctx))
-	stop()
+	stopHints()
+	stopCancels()
 	if err := goleak.Find(before); err != nil {
 		f.Errorf("after Close: %v", err)
 	}

@@ -2,6 +2,7 @@ package coordtest
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -104,8 +105,11 @@ func sameRun(r reporter, what string, got, want coord.Run) {
 	equal(r, id+"Retry", got.Retry, want.Retry)
 	equal(r, id+"Timeout", got.Timeout, want.Timeout)
 	equal(r, id+"Priority", got.Priority, want.Priority)
+	equal(r, id+"Concurrency", got.Concurrency, want.Concurrency)
 	equal(r, id+"AtMostOnce", got.AtMostOnce, want.AtMostOnce)
 	equal(r, id+"CancelRequested", got.CancelRequested, want.CancelRequested)
+	equal(r, id+"Progress", got.Progress, want.Progress)
+	equal(r, id+"LogLines", got.LogLines, want.LogLines)
 	equal(r, id+"Worker", got.Worker, want.Worker)
 	equal(r, id+"LeaseUntil", got.LeaseUntil, want.LeaseUntil)
 	equal(r, id+"Error", got.Error, want.Error)
@@ -261,6 +265,7 @@ var claimerTests = []test{
 	}},
 	{"a lost lease is fenced", lostLease},
 	{"a rescue touches only what is expired", rescueOnlyExpired},
+	{"a rescue that meets an end leaves it alone", rescuesMeetEnds},
 	{"rescuers at once rescue once", func(f *fixture) {
 		var runs []coord.NewRun
 		for range 20 {
@@ -366,6 +371,17 @@ var claimerTests = []test{
 		equal(f, "how many runs were queued, by what the callers were told", queued, 2)
 		equal(f, "how many ids the callers were told", len(ids), 2)
 		equal(f, "how many runs are stored", len(f.runs(coord.RunFilter{})), 2)
+	}},
+	{"a due time is an instant, whatever its zone", func(f *fixture) {
+		for _, hours := range []int{-12, 1, 14} {
+			due := f.store.Now().Add(time.Second).In(time.FixedZone("away", hours*3600))
+			r := f.enqueueOne(f.one, coord.NewRun{Kind: "k", DueAt: due})
+			equal(f, "DueAt", r.DueAt, due)
+			equal(f, "DueAt's location", r.DueAt.Location(), time.UTC)
+			f.claimNone(f.two, "k", "it is due in a second")
+			f.store.Advance(time.Second)
+			f.succeed(f.claimOne(f.two, "k"))
+		}
 	}},
 	{"Cancel", cancels},
 	{"an at-most-once run is lost with its worker", func(f *fixture) {
@@ -484,7 +500,8 @@ func lifeOfARun(f *fixture) {
 	now := f.store.Now()
 	asked := coord.NewRun{
 		Kind: "mail", Payload: []byte("hello"), UniqueKey: "one", Priority: 3, Timeout: 90 * time.Second,
-		Retry: coord.Retry{MaxAttempts: 7, Backoff: 1500 * time.Millisecond, MaxBackoff: time.Minute},
+		Concurrency: coord.Concurrency{Key: "mail", Limit: 2},
+		Retry:       coord.Retry{MaxAttempts: 7, Backoff: 1500 * time.Millisecond, MaxBackoff: time.Minute},
 	}
 	queued := f.enqueueOne(f.one, asked)
 	if queued.ID <= 0 {
@@ -492,7 +509,7 @@ func lifeOfARun(f *fixture) {
 	}
 	expect := coord.Run{
 		ID: queued.ID, Kind: "mail", Payload: []byte("hello"), UniqueKey: "one", State: coord.Queued, Priority: 3,
-		Timeout: asked.Timeout, Retry: asked.Retry, CreatedAt: now,
+		Timeout: asked.Timeout, Retry: asked.Retry, Concurrency: asked.Concurrency, CreatedAt: now,
 	}
 	sameRun(f, "as Enqueue returned it", queued, expect)
 	equal(f, "UniqueKey", queued.UniqueKey, "one")
@@ -590,6 +607,79 @@ func rescueOnlyExpired(f *fixture) {
 		map[coord.RunID]int{queued[1].ID: 1, queued[3].ID: 2, queued[4].ID: 2})
 	f.state(finished.Run.ID, coord.Succeeded)
 	equal(f, "Attempt of the run whose lease was extended", f.state(extended.Run.ID, coord.Running).Attempt, 1)
+}
+
+// rescuesMeetEnds lets the holders of leases that ran out end them while rescuers
+// are at work: each run goes one of both ways, whole.
+func rescuesMeetEnds(f *fixture) {
+	const runs = 48
+	f.enqueue(f.one, slices.Repeat([]coord.NewRun{{Kind: "k", Retry: coord.Retry{MaxAttempts: 9}}}, runs)...)
+	stale := f.claimCount("at first", f.one, want("k", runs), runs)
+	f.store.Advance(2 * lease)
+	var mu sync.Mutex
+	rescued, ended := map[coord.RunID][]coord.Claim{}, map[coord.RunID]string{}
+	f.together(8, func(i int, b coord.Backend) {
+		c := b.Claimer()
+		if i < 4 {
+			for range 5 {
+				claims, err := c.Claim(f.ctx, want("k", 3))
+				mu.Lock()
+				if err != nil {
+					f.Errorf("Claim: %v", err)
+				}
+				for _, c := range claims {
+					rescued[c.Run.ID] = append(rescued[c.Run.ID], c)
+				}
+				mu.Unlock()
+			}
+			return
+		}
+		for n, claim := range stale {
+			if n%4 != i-4 {
+				continue
+			}
+			var err error
+			how := []string{"succeed", "release", "extend"}[n/4%3]
+			switch how {
+			case "succeed":
+				err = c.Finish(f.ctx, coord.Result{Claim: claim, Outcome: coord.Succeed})
+			case "release":
+				err = c.Finish(f.ctx, coord.Result{Claim: claim, Outcome: coord.Release})
+			case "extend":
+				_, err = c.Extend(f.ctx, lease, claim)
+			}
+			mu.Lock()
+			switch {
+			case err == nil:
+				ended[claim.Run.ID] = how
+			case !errors.Is(err, coord.ErrFenced):
+				f.Errorf("%s: %v", how, err)
+			}
+			mu.Unlock()
+		}
+	})
+	for _, c := range f.claim(f.two, want("k", runs)) {
+		rescued[c.Run.ID] = append(rescued[c.Run.ID], c)
+	}
+	for _, claim := range stale {
+		r, taken := f.run(claim.Run.ID), rescued[claim.Run.ID]
+		what := fmt.Sprintf("run %d, %s: the attempts that were claimed, with the rescues before", r.ID, cmp.Or(ended[r.ID], "fenced"))
+		var attempts [][2]int
+		for _, c := range taken {
+			attempts = append(attempts, [2]int{c.Run.Attempt, c.Run.Rescues})
+		}
+		state, want := coord.Running, [][2]int{{2, 1}}
+		switch ended[r.ID] {
+		case "succeed":
+			state, want = coord.Succeeded, nil
+		case "release":
+			want = [][2]int{{1, 0}}
+		case "extend":
+			want = nil
+		}
+		equal(f, what, attempts, want)
+		equal(f, fmt.Sprintf("State of run %d", r.ID), r.State, state)
+	}
 }
 
 func someFenced(f *fixture) {
@@ -732,7 +822,7 @@ func listRuns(f *fixture) {
 		ids = append(ids, f.enqueueOne(f.one, coord.NewRun{Kind: fmt.Sprint("k", i%3)}).ID)
 	}
 	slices.Reverse(ids)
-	triggered, err := c.Trigger(f.ctx, "n", "")
+	triggered, err := c.Trigger(f.ctx, "n", coord.TriggerOptions{})
 	must(f, "Trigger", err)
 	succeeded := f.claim(f.one, want("k0", 2))
 	for _, claim := range succeeded {
@@ -749,6 +839,21 @@ func listRuns(f *fixture) {
 	equal(f, "the newest three", list(coord.RunFilter{Limit: 3}), []coord.RunID{triggered.ID, ids[0], ids[1]})
 	equal(f, "three before one", list(coord.RunFilter{Before: ids[4], Limit: 3}), ids[5:8])
 	equal(f, "before the oldest", len(list(coord.RunFilter{Before: ids[11]})), 0)
+	equal(f, "runs of a kind", list(coord.RunFilter{Kind: "k1"}), []coord.RunID{ids[1], ids[4], ids[7], ids[10]})
+	equal(f, "runs of the task's kind", list(coord.RunFilter{Kind: "task"}), []coord.RunID{triggered.ID})
+	equal(f, "how many of another kind the task has", len(list(coord.RunFilter{Kind: "k1", TaskID: triggered.TaskID})), 0)
+	equal(f, "how many of a kind succeeded", len(list(coord.RunFilter{Kind: "k0", State: coord.Succeeded})), 2)
+	equal(f, "how many of another kind succeeded", len(list(coord.RunFilter{Kind: "k1", State: coord.Succeeded})), 0)
+	equal(f, "how many runs a kind without runs has", len(list(coord.RunFilter{Kind: "k"})), 0)
+	var paged []coord.RunID
+	for page := (coord.RunFilter{Kind: "k2", Limit: 3}); ; page.Before = paged[len(paged)-1] {
+		some := list(page)
+		if len(some) == 0 {
+			break
+		}
+		paged = append(paged, some...)
+	}
+	equal(f, "runs of a kind, page by page", paged, []coord.RunID{ids[0], ids[3], ids[6], ids[9]})
 	equal(f, "how many succeeded", len(list(coord.RunFilter{State: coord.Succeeded})), 2)
 	equal(f, "how many are queued", len(list(coord.RunFilter{State: coord.Queued})), 11)
 	equal(f, "how many of the task succeeded", len(list(coord.RunFilter{State: coord.Succeeded, TaskID: triggered.TaskID})), 0)
@@ -782,7 +887,7 @@ func prunes(f *fixture) {
 		f.store.Advance(time.Second)
 	}
 	for range 5 {
-		_, err := c.Trigger(f.ctx, "n", "")
+		_, err := c.Trigger(f.ctx, "n", coord.TriggerOptions{})
 		must(f, "Trigger", err)
 		endOne("k")
 	}

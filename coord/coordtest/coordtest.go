@@ -24,15 +24,12 @@ package coordtest
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"reflect"
 	"strconv"
 	"sync"
 	"testing"
 	"time"
-
-	"pgregory.net/rapid"
 
 	"github.com/tandemhq/tandem/coord"
 )
@@ -44,8 +41,9 @@ type Harness struct {
 	// Capabilities are what not every driver can do. The suite logs what it does
 	// not try for lack of one.
 	Capabilities Capabilities
-	// Checks and Steps are how many random sequences are tried per model, and how
-	// many operations one has on average. Default 25 and 40.
+	// Checks is how many random sequences of operations are tried on the claimer's
+	// model, default 1000; a tenth of that is tried on each of the others. Steps is how
+	// many operations a sequence has on average, default 25.
 	Checks, Steps int
 }
 
@@ -57,8 +55,9 @@ type Capabilities struct {
 	Rows bool
 	// ClockBack: Store.Advance takes negative durations.
 	ClockBack bool
-	// Hints: a run that is queued through one handle sends a hint to that and to
-	// every other handle. The contract leaves hints free not to come.
+	// Hints: a run that is queued, or a running one that is asked to stop, through
+	// one handle sends a hint to that and to every other handle. The contract leaves
+	// hints free not to come.
 	Hints bool
 }
 
@@ -91,18 +90,18 @@ type test struct {
 	run  func(f *fixture)
 }
 
-// Run runs the suite. It takes some seconds on a fast driver and about half a
-// minute on one that writes to disk.
+// Run runs the suite. It takes some seconds on a fast driver and one or two
+// minutes on one that writes to disk.
 func Run(t *testing.T, h Harness) {
 	t.Helper()
 	if h.New == nil {
 		t.Fatal("coordtest: Harness.New is not set")
 	}
 	if h.Checks == 0 {
-		h.Checks = 25
+		h.Checks = 1000
 	}
 	if h.Steps == 0 {
-		h.Steps = 40
+		h.Steps = 25
 	}
 	for _, group := range []struct {
 		name  string
@@ -112,6 +111,9 @@ func Run(t *testing.T, h Harness) {
 		{"validation", validationTests},
 		{"claimer", claimerTests},
 		{"tasks", taskTests},
+		{"concurrency", concurrencyTests},
+		{"reports", reportTests},
+		{"waiting", waitingTests},
 		{"tickets", ticketTests},
 		{"limiter", limiterTests},
 		{"broadcaster", broadcasterTests},
@@ -259,33 +261,4 @@ func collect[T any](r reporter, what string, list func(yield func(T, error) bool
 		items = append(items, item)
 	}
 	return items
-}
-
-// rapidFlags are those that the harness sets, with whether the person who ran
-// the test has set them.
-var rapidFlags = sync.OnceValue(func() map[string]bool {
-	set := map[string]bool{"rapid.checks": false, "rapid.steps": false}
-	flag.Visit(func(f *flag.Flag) {
-		if _, ours := set[f.Name]; ours {
-			set[f.Name] = true
-		}
-	})
-	return set
-})
-
-// check runs a model within the bounds of the harness. rapid has no other way to
-// be told them than its flags.
-func (f *fixture) check(property func(t *rapid.T)) {
-	f.Helper()
-	for name, n := range map[string]int{"rapid.checks": f.harness.Checks, "rapid.steps": f.harness.Steps} {
-		if rapidFlags()[name] {
-			continue
-		}
-		before := flag.Lookup(name).Value.String()
-		if err := flag.Set(name, strconv.Itoa(n)); err != nil {
-			f.Fatal(err)
-		}
-		f.Cleanup(func() { _ = flag.Set(name, before) })
-	}
-	rapid.Check(f.T, property)
 }

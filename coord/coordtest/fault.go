@@ -75,7 +75,7 @@ func Nth(op string, n int, fault Fault) Plan {
 // Faulty returns a backend whose calls meet the faults of a plan, as between a
 // program and a store that is far away. It closes b when it is closed.
 //
-// Hints, Stream.Remove, Stream.Positions and the Close methods meet none. A
+// Hints, Cancels, Stream.Remove, Stream.Positions and the Close methods meet none. A
 // Stream.Next that is cut fails before it takes anything: the answer that is lost
 // is the store's, not the stream's.
 func Faulty(b coord.Backend, plan Plan) coord.Backend {
@@ -188,12 +188,32 @@ func (f faultyTx) PutTask(ctx context.Context, t coord.Task) (coord.Task, error)
 	return answer(ctx, f.read, "tx.put_task", func() (coord.Task, error) { return f.Tx.PutTask(ctx, t) })
 }
 
+func (f faultyTx) DeleteTask(ctx context.Context, name string) error {
+	return f.read(ctx, "tx.delete_task", func() error { return f.Tx.DeleteTask(ctx, name) })
+}
+
+func (f faultyTx) PauseTask(ctx context.Context, name string, paused bool) error {
+	return f.read(ctx, "tx.pause_task", func() error { return f.Tx.PauseTask(ctx, name, paused) })
+}
+
+func (f faultyTx) Trigger(ctx context.Context, name string, o coord.TriggerOptions) (coord.Run, error) {
+	return answer(ctx, f.read, "tx.trigger", func() (coord.Run, error) { return f.Tx.Trigger(ctx, name, o) })
+}
+
 func (f faultyTx) Enqueue(ctx context.Context, runs ...coord.NewRun) ([]coord.Run, error) {
 	return answer(ctx, f.read, "tx.enqueue", func() ([]coord.Run, error) { return f.Tx.Enqueue(ctx, runs...) })
 }
 
 func (f faultyTx) Finish(ctx context.Context, results ...coord.Result) error {
 	return f.read(ctx, "tx.finish", func() error { return f.Tx.Finish(ctx, results...) })
+}
+
+func (f faultyTx) Report(ctx context.Context, reports ...coord.Report) error {
+	return f.read(ctx, "tx.report", func() error { return f.Tx.Report(ctx, reports...) })
+}
+
+func (f faultyTx) Cancel(ctx context.Context, id coord.RunID) error {
+	return f.read(ctx, "tx.cancel", func() error { return f.Tx.Cancel(ctx, id) })
 }
 
 func (f faultyTx) Publish(ctx context.Context, events ...coord.NewEvent) error {
@@ -225,8 +245,8 @@ func (f faultyClaimer) PauseTask(ctx context.Context, name string, paused bool) 
 	return f.write(ctx, "claimer.pause_task", func() error { return f.Claimer.PauseTask(ctx, name, paused) })
 }
 
-func (f faultyClaimer) Trigger(ctx context.Context, name, key string) (coord.Run, error) {
-	return answer(ctx, f.write, "claimer.trigger", func() (coord.Run, error) { return f.Claimer.Trigger(ctx, name, key) })
+func (f faultyClaimer) Trigger(ctx context.Context, name string, o coord.TriggerOptions) (coord.Run, error) {
+	return answer(ctx, f.write, "claimer.trigger", func() (coord.Run, error) { return f.Claimer.Trigger(ctx, name, o) })
 }
 
 func (f faultyClaimer) Enqueue(ctx context.Context, runs ...coord.NewRun) ([]coord.Run, error) {
@@ -249,6 +269,10 @@ func (f faultyClaimer) Finish(ctx context.Context, results ...coord.Result) erro
 	return f.write(ctx, "claimer.finish", func() error { return f.Claimer.Finish(ctx, results...) })
 }
 
+func (f faultyClaimer) Report(ctx context.Context, reports ...coord.Report) error {
+	return f.write(ctx, "claimer.report", func() error { return f.Claimer.Report(ctx, reports...) })
+}
+
 func (f faultyClaimer) Cancel(ctx context.Context, id coord.RunID) error {
 	return f.write(ctx, "claimer.cancel", func() error { return f.Claimer.Cancel(ctx, id) })
 }
@@ -259,6 +283,18 @@ func (f faultyClaimer) Run(ctx context.Context, id coord.RunID) (coord.Run, erro
 
 func (f faultyClaimer) Runs(ctx context.Context, filter coord.RunFilter) iter.Seq2[coord.Run, error] {
 	return listing(ctx, f.injector, "claimer.runs", f.Claimer.Runs(ctx, filter))
+}
+
+func (f faultyClaimer) Log(ctx context.Context, id coord.RunID, after int) iter.Seq2[coord.LogLine, error] {
+	return listing(ctx, f.injector, "claimer.log", f.Claimer.Log(ctx, id, after))
+}
+
+func (f faultyClaimer) NextDue(ctx context.Context) (wait time.Duration, some bool, err error) {
+	err = f.read(ctx, "claimer.next_due", func() (err error) {
+		wait, some, err = f.Claimer.NextDue(ctx)
+		return err
+	})
+	return wait, some, err
 }
 
 func (f faultyClaimer) Prune(ctx context.Context, r coord.RunRetention) (int, error) {

@@ -206,13 +206,19 @@ func TestEveryOperationMeetsThePlan(t *testing.T) {
 		"claimer.tasks":       func() error { return firstOf(c.Tasks(ctx)) },
 		"claimer.delete_task": func() error { return c.DeleteTask(ctx, "n") },
 		"claimer.pause_task":  func() error { return c.PauseTask(ctx, "n", true) },
-		"claimer.trigger":     func() error { return last(c.Trigger(ctx, "n", "")) },
+		"claimer.trigger":     func() error { return last(c.Trigger(ctx, "n", coord.TriggerOptions{})) },
 		"claimer.enqueue":     func() error { return last(c.Enqueue(ctx, coord.NewRun{Kind: "k"})) },
 		"claimer.claim": func() error {
 			return last(c.Claim(ctx, coord.ClaimOptions{Worker: "w", Kinds: []string{"k"}, Limit: 1, Lease: time.Hour}))
 		},
 		"claimer.extend": func() error { return last(c.Extend(ctx, time.Hour, claim)) },
 		"claimer.finish": func() error { return c.Finish(ctx, coord.Result{Claim: claim, Outcome: coord.Succeed}) },
+		"claimer.report": func() error { return c.Report(ctx, coord.Report{Claim: claim, Progress: 1}) },
+		"claimer.log":    func() error { return firstOf(c.Log(ctx, 1, 0)) },
+		"claimer.next_due": func() error {
+			_, _, err := c.NextDue(ctx)
+			return err
+		},
 		"claimer.cancel": func() error { return c.Cancel(ctx, 1) },
 		"claimer.run":    func() error { return last(c.Run(ctx, 1)) },
 		"claimer.runs":   func() error { return firstOf(c.Runs(ctx, coord.RunFilter{})) },
@@ -251,6 +257,15 @@ func TestEveryOperationMeetsThePlan(t *testing.T) {
 		"tx.put_task": func(ctx context.Context, tx coord.Tx) error {
 			return last(tx.PutTask(ctx, coord.Task{Name: "n", Kind: "k"}))
 		},
+		"tx.delete_task": func(ctx context.Context, tx coord.Tx) error { return tx.DeleteTask(ctx, "n") },
+		"tx.pause_task":  func(ctx context.Context, tx coord.Tx) error { return tx.PauseTask(ctx, "n", true) },
+		"tx.trigger": func(ctx context.Context, tx coord.Tx) error {
+			return last(tx.Trigger(ctx, "n", coord.TriggerOptions{}))
+		},
+		"tx.report": func(ctx context.Context, tx coord.Tx) error {
+			return tx.Report(ctx, coord.Report{Claim: claim, Progress: 1})
+		},
+		"tx.cancel":  func(ctx context.Context, tx coord.Tx) error { return tx.Cancel(ctx, 1) },
 		"tx.enqueue": func(ctx context.Context, tx coord.Tx) error { return last(tx.Enqueue(ctx, coord.NewRun{Kind: "k"})) },
 		"tx.finish": func(ctx context.Context, tx coord.Tx) error {
 			return tx.Finish(ctx, coord.Result{Claim: claim, Outcome: coord.Succeed})

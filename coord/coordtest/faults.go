@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/tandemhq/tandem/coord"
@@ -131,6 +132,72 @@ var faultTests = []test{
 			})
 		}
 	}},
+	{"triggering again under a key triggers once", func(f *fixture) {
+		f.put(coord.Task{Name: "n", Kind: "k", Overlap: coord.OverlapAllow})
+		b := Faulty(f.one, Random(6, Rates{Fail: 0.2, Cut: 0.3}, "claimer.trigger"))
+		const n = 40
+		for i := range n {
+			f.persist("Trigger", func() error {
+				_, err := b.Claimer().Trigger(f.ctx, "n", coord.TriggerOptions{Key: fmt.Sprint(i)})
+				return err
+			})
+		}
+		equal(f, "how many runs are stored", len(f.runs(coord.RunFilter{Limit: 1000})), n)
+	}},
+	{"reporting again until it is acknowledged loses no line", func(f *fixture) {
+		b := Faulty(f.one, Random(7, Rates{Fail: 0.2, Cut: 0.2}, "claimer.report"))
+		f.enqueueOne(f.one, coord.NewRun{Kind: "k"})
+		c := f.claimOne(f.one, "k")
+		const n = 50
+		calls := 0
+		for i := range n {
+			calls += f.persist("Report", func() error {
+				return b.Claimer().Report(f.ctx, coord.Report{Claim: c, Progress: i + 1, Lines: []string{fmt.Sprint(i)}})
+			})
+		}
+		lines := f.log(c.Run.ID, 0)
+		if len(lines) < n || len(lines) > calls {
+			f.Errorf("%d lines are stored after %d calls for %d", len(lines), calls, n)
+		}
+		last := -1
+		for _, line := range lines { // those whose answer was lost are there twice
+			var i int
+			if _, err := fmt.Sscan(line.Text, &i); err != nil || i != last && i != last+1 {
+				f.Fatalf("line %q came after %d", line.Text, last)
+			}
+			last = i
+		}
+		equal(f, "Progress", f.run(c.Run.ID).Progress, n)
+	}},
+	{"a worker that dies at any point loses nothing", deaths},
+	{"workers that are cut off again and again give back all places", func(f *fixture) {
+		b := Faulty(f.one, Random(8, Rates{Fail: 0.1, Cut: 0.15}, "claimer.claim", "claimer.finish", "claimer.extend"))
+		const n, places = 40, 3
+		f.enqueue(f.two, slices.Repeat([]coord.NewRun{keyed("k", "x", places)}, n)...)
+		running := func() (n int) { return len(f.runs(coord.RunFilter{State: coord.Running})) }
+		for done := 0; done < n; {
+			must(f, "the test's time", f.ctx.Err())
+			claims, err := b.Claimer().Claim(f.ctx, want("k", 2))
+			if n := running(); n > places {
+				f.Fatalf("%d runs of a key with %d places are running", n, places)
+			}
+			if err == nil && len(claims) == 0 {
+				f.store.Advance(2 * lease) // the places are held by calls whose answer was lost
+			}
+			for i, c := range claims {
+				if i%2 == 1 {
+					continue // its worker vanishes
+				}
+				if err := b.Claimer().Finish(f.ctx, coord.Result{Claim: c, Outcome: coord.Succeed}); err != nil && !errors.Is(err, coord.ErrUnavailable) {
+					f.Fatalf("Finish: %v", err)
+				}
+			}
+			done = len(f.runs(coord.RunFilter{State: coord.Succeeded, Limit: 1000}))
+		}
+		equal(f, "how many are running in the end", running(), 0)
+		f.enqueue(f.two, slices.Repeat([]coord.NewRun{keyed("k", "x", places)}, places+1)...)
+		f.claimCount("of a key whose places are all free", f.two, want("k", 10), places)
+	}},
 	{"a worker that is cut off again and again loses no run", func(f *fixture) {
 		b := Faulty(f.one, Random(5, Rates{Fail: 0.1, Cut: 0.1}, "claimer.claim", "claimer.finish", "claimer.extend"))
 		const n = 50
@@ -154,4 +221,71 @@ var faultTests = []test{
 		f.store.Advance(time.Hour)
 		f.claimNone(f.two, "k", "all have succeeded")
 	}},
+}
+
+// deaths lets a worker die at each point between its claim and the end of its
+// run, and another one take over when the lease has ended. The occurrence is not
+// lost. What was written in one transaction with the end of its run happened once,
+// and so did what has a receipt.
+func deaths(f *fixture) {
+	inOne := func(b coord.Backend, c coord.Claim) error {
+		return b.InTx(f.ctx, func(ctx context.Context, tx coord.Tx) error {
+			if err := tx.Publish(ctx, event(c.Run.ScheduledFor.String(), "effect")); err != nil {
+				return err
+			}
+			return tx.Finish(ctx, coord.Result{Claim: c, Outcome: coord.Succeed})
+		})
+	}
+	withReceipt := func(b coord.Backend, c coord.Claim) error {
+		if _, err := b.Claimer().Enqueue(f.ctx, coord.NewRun{Kind: "effect", UniqueKey: c.Run.ScheduledFor.String()}); err != nil {
+			return err
+		}
+		return b.Claimer().Finish(f.ctx, coord.Result{Claim: c, Outcome: coord.Succeed})
+	}
+	effects := func(at time.Time) int {
+		n := int(f.head(at.String()).Seq)
+		for _, r := range f.runs(coord.RunFilter{Kind: "effect"}) {
+			if r.UniqueKey == at.String() {
+				n++
+			}
+		}
+		return n
+	}
+	fail, cut := Fault{Fail: true}, Fault{Cut: true}
+	for _, point := range []struct {
+		op    string
+		fault Fault
+		work  func(b coord.Backend, c coord.Claim) error
+	}{
+		{"claimer.claim", fail, inOne},
+		{"claimer.claim", cut, inOne},
+		{"backend.tx", fail, inOne},
+		{"tx.publish", cut, inOne},
+		{"tx.finish", fail, inOne},
+		{"tx.finish", cut, inOne},
+		{"backend.tx", cut, inOne},
+		{"claimer.enqueue", fail, withReceipt},
+		{"claimer.enqueue", cut, withReceipt},
+		{"claimer.finish", fail, withReceipt},
+		{"claimer.finish", cut, withReceipt},
+	} {
+		what := fmt.Sprintf("a death at %s, %+v: ", point.op, point.fault)
+		t, at := f.putOnce(coord.MisfireLatest)
+		f.store.Advance(at.Sub(f.store.Now()))
+		mortal := Faulty(f.one, Nth(point.op, 1, point.fault))
+		claims, err := mortal.Claimer().Claim(f.ctx, want("k", 1))
+		if err == nil && len(claims) == 1 {
+			err = point.work(mortal, claims[0])
+		}
+		is(f, what+"the fault that the worker died of", err, coord.ErrUnavailable)
+		f.store.Advance(2 * lease)
+		for _, c := range f.claim(f.two, want("k", 10)) {
+			must(f, what+"the work of who took over", point.work(f.two, c))
+		}
+		runs := f.runs(coord.RunFilter{TaskID: t.ID})
+		equal(f, what+"how many runs the occurrence has", len(runs), 1)
+		f.state(runs[0].ID, coord.Succeeded)
+		equal(f, what+"how many effects there are", effects(at), 1)
+		must(f, "DeleteTask", f.two.Claimer().DeleteTask(f.ctx, t.Name))
+	}
 }

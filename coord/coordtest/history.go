@@ -103,7 +103,7 @@ type outcome int
 const (
 	noAnswer outcome = iota
 	done
-	refused  // it was the wrong use
+	refused  // it was the wrong use, or the run has ended
 	notThere // not found, or fenced
 )
 
@@ -167,152 +167,254 @@ func ticketHistory(f *fixture) {
 
 // action is what a caller does to one run.
 type action struct {
-	verb  string // claim, extend, succeed, release or advance
-	token int64  // for all but claim and advance
+	verb  string // claim, extend, report, succeed, release, fail, cancel, look or advance
+	token int64  // of what a claim allows
 	by    time.Duration
+	began time.Duration // what the clock showed at least when the call began
+}
+
+// tick is by how much the clock moves.
+const tick = lease + time.Second
+
+// sight is what is to be seen of a run.
+type sight struct {
+	state           coord.State
+	attempt, lines  int
+	cancelRequested bool
 }
 
 type reply struct {
 	outcome
 	token int64 // of a claim that got the run
+	seen  sight // by a look, or of a claim that got the run
 }
 
 // runState is one run as the model sees it. Its clock is its own, moved by the
 // same advances.
 type runState struct {
-	state      coord.State
-	token      int64 // the last that is known
-	secret     bool  // a claim without an answer holds it, with a token that nobody knows
-	leaseUntil time.Duration
-	now        time.Duration
+	sight
+	token  int64         // the last that is known
+	secret bool          // a claim without an answer holds it, with a token that nobody knows
+	at     time.Duration // when it may be claimed, while it has not ended
+	now    time.Duration
 }
 
-func (s runState) held(token int64) bool {
-	return s.state == coord.Running && !s.secret && s.token == token
+// possible is one thing that a call can do to a run.
+type possible struct {
+	outcome
+	next runState
 }
 
-func (s runState) expired() bool { return s.state == coord.Running && s.leaseUntil <= s.now }
-
-// step is one call on a run.
-func (s runState) step(a action, r reply) (bool, runState) {
+// possibilities are all that a call can do which has read that time on the clock.
+// The clock may have moved on since.
+func (s runState) possibilities(a action, now time.Duration) []possible {
+	next := s
 	switch a.verb {
 	case "advance":
-		s.now += a.by
-		return true, s
+		next.now += a.by
+		return []possible{{done, next}}
+	case "look":
+		return []possible{{done, s}}
 	case "claim":
-		return s.claim(a, r)
+		return s.claim(a, now)
+	case "cancel":
+		switch {
+		case s.state.Ended():
+			return []possible{{refused, s}}
+		case s.state == coord.Running:
+			next.cancelRequested = true
+		default:
+			next.state = coord.Cancelled
+		}
+		return []possible{{done, next}}
 	}
-	held := s.held(a.token)
-	switch r.outcome {
-	case done:
-		if !held {
-			return false, s
-		}
-	case notThere:
-		// A lease that ran out and was not taken may still be honoured, or not.
-		return !held || s.expired(), s
-	case noAnswer:
-		if !held {
-			return true, s
-		}
+	if s.state != coord.Running || s.secret || s.token != a.token {
+		return []possible{{notThere, s}}
 	}
 	switch a.verb {
 	case "extend":
-		s.leaseUntil = s.now + a.by
+		next.at = now + a.by
+	case "report":
+		next.lines++
 	case "succeed":
-		s.state = coord.Succeeded
+		next.state = coord.Succeeded
 	case "release":
-		s.state = coord.Queued
+		next.attempt--
+		next.again(now)
+	case "fail":
+		next.again(now + a.by)
 	}
-	return true, s
+	if s.at <= now { // a lease that ran out and was not taken may be honoured, or not
+		return []possible{{done, next}, {notThere, s}}
+	}
+	return []possible{{done, next}}
 }
 
-func (s runState) claim(a action, r reply) (bool, runState) {
-	free := s.state == coord.Queued || s.expired()
+// again queues a run that is given back, unless it was asked to stop.
+func (s *runState) again(at time.Duration) {
+	s.state, s.at = coord.Queued, at
+	if s.cancelRequested {
+		s.state = coord.Cancelled
+	}
+}
+
+func (s runState) claim(a action, now time.Duration) []possible {
+	next := s
 	switch {
-	case r.outcome == notThere, r.outcome == noAnswer && !free:
-		// A claim may pass over a run that another transaction has just locked.
-		return true, s
-	case !free, r.outcome == done && r.token <= s.token:
-		return false, s
+	case s.state.Ended() || s.at > now:
+		return []possible{{notThere, s}}
+	case s.cancelRequested:
+		next.state = coord.Cancelled
+		return []possible{{notThere, s}, {notThere, next}}
 	}
-	s.state, s.leaseUntil, s.secret = coord.Running, s.now+a.by, r.outcome == noAnswer
-	if r.outcome == done {
-		s.token = r.token
-	}
-	return true, s
+	next.state, next.at, next.secret = coord.Running, now+a.by, true
+	next.attempt++
+	// It may pass over a run that another transaction has just locked.
+	return []possible{{notThere, s}, {done, next}}
 }
 
-var claimModel = porcupine.Model{
-	Init: func() any { return runState{state: coord.Queued} },
-	Step: func(state, input, output any) (bool, any) {
-		return state.(runState).step(input.(action), output.(reply))
-	},
+// step returns the states that a run can be in after a call that was answered so.
+func (s runState) step(a action, r reply) (states []any) {
+	for now := a.began; now <= s.now; now += tick {
+		for _, p := range s.possibilities(a, now) {
+			switch {
+			case r.outcome == noAnswer:
+			case r.outcome != p.outcome:
+				continue
+			case a.verb == "look" && r.seen != p.next.sight:
+				continue
+			case a.verb == "claim" && r.outcome == done:
+				if r.seen != p.next.sight || r.token <= s.token {
+					continue
+				}
+				p.next.token, p.next.secret = r.token, false
+			}
+			states = append(states, p.next)
+		}
+	}
+	return states
+}
+
+var claimModel = (&porcupine.NondeterministicModel{
+	Init: func() []any { return []any{runState{sight: sight{state: coord.Queued}}} },
+	Step: func(state, input, output any) []any { return state.(runState).step(input.(action), output.(reply)) },
 	DescribeOperation: func(input, output any) string {
 		a, r := input.(action), output.(reply)
 		switch a.verb {
 		case "advance":
 			return fmt.Sprintf("the clock advances by %v", a.by)
 		case "claim":
-			return fmt.Sprintf("claim for %v → %v, token %d", a.by, r.outcome, r.token)
+			return fmt.Sprintf("claim for %v → %v, token %d, %+v", a.by, r.outcome, r.token, r.seen)
+		case "look":
+			return fmt.Sprintf("look → %v, %+v", r.outcome, r.seen)
+		case "cancel":
+			return fmt.Sprintf("cancel → %v", r.outcome)
 		}
 		return fmt.Sprintf("%s with token %d → %v", a.verb, a.token, r.outcome)
 	},
 	DescribeState: func(state any) string { return fmt.Sprintf("%+v", state) },
-}
+}).ToModel()
 
-// claimHistory lets callers claim, extend and end a few runs, each of a kind of
-// its own, while the clock moves.
+// claimHistory lets callers claim a few runs, each of a kind of its own, and
+// extend, report, end and cancel them by any claim that one of them got, while the
+// clock moves.
 func claimHistory(f *fixture) {
-	const runs, callers, calls = 5, 6, 40
+	const runs, callers, calls = 5, 6, 48
 	all := make([]int, runs)
+	ids := make([]coord.RunID, runs)
 	for i := range all {
 		all[i] = i
-		f.enqueueOne(f.one, coord.NewRun{Kind: fmt.Sprint("k", i), Retry: coord.Retry{MaxAttempts: 100}})
+		ids[i] = f.enqueueOne(f.one, coord.NewRun{
+			Kind: fmt.Sprint("k", i), Retry: coord.Retry{MaxAttempts: 100, Backoff: time.Second, MaxBackoff: time.Second},
+		}).ID
 	}
 	handles, r := f.faultyHandles(31), newRecorder()
-	var clock sync.Mutex // one advance at a time
+	var mu sync.Mutex
+	clock := time.Duration(0)
+	claims := make(map[int][]coord.Claim) // that were got of each run
 	f.together(callers, func(caller int, _ coord.Backend) {
 		random := rand.New(rand.NewPCG(41, uint64(caller)))
-		c := handles[caller%2].Claimer()
-		held := make(map[int]coord.Claim) // the last claim that this caller had of each run
+		b := handles[caller%2]
+		c := b.Claimer()
+		draw := func(i int) (claim coord.Claim, now time.Duration) {
+			mu.Lock()
+			defer mu.Unlock()
+			if got := claims[i]; len(got) > 0 {
+				claim = got[len(got)-1-random.IntN(min(len(got), 2))]
+			}
+			return claim, clock
+		}
 		for range calls {
 			i := random.IntN(runs)
-			claim, had := held[i]
-			switch p := random.IntN(20); {
-			case p == 0:
-				r.record(caller, action{verb: "advance", by: lease + time.Second}, all, func() (any, bool) {
-					clock.Lock()
-					defer clock.Unlock()
-					f.store.Advance(lease + time.Second)
-					return reply{outcome: done}, true
-				})
-			case !had || p < 8:
-				r.record(caller, action{verb: "claim", by: lease}, []int{i}, func() (any, bool) {
-					claims, err := c.Claim(f.ctx, want(fmt.Sprint("k", i), 1))
-					out, answered := f.answered("Claim", err)
-					if answered && len(claims) == 0 {
-						return reply{outcome: notThere}, true
-					}
-					if !answered {
-						return reply{}, false
-					}
-					held[i] = claims[0]
-					return reply{out, claims[0].Token}, true
-				})
-			case p < 13:
-				r.record(caller, action{"extend", claim.Token, lease}, []int{i}, func() (any, bool) {
-					_, err := c.Extend(f.ctx, lease, claim)
-					out, answered := f.answered("Extend", err)
+			one := []int{i}
+			claim, now := draw(i)
+			fencedCall := func(verb string, by time.Duration, call func() error) {
+				r.record(caller, action{verb, claim.Token, by, now}, one, func() (any, bool) {
+					out, answered := f.answered(verb, call())
 					return reply{outcome: out}, answered
 				})
+			}
+			end := func(verb string, o coord.Outcome, by time.Duration) {
+				result := coord.Result{Claim: claim, Outcome: o}
+				fencedCall(verb, by, func() error {
+					if random.IntN(2) == 0 {
+						return c.Finish(f.ctx, result)
+					}
+					return b.InTx(f.ctx, func(ctx context.Context, tx coord.Tx) error { return tx.Finish(ctx, result) })
+				})
+			}
+			switch p := random.IntN(80); {
+			case p < 4:
+				r.record(caller, action{verb: "advance", by: tick, began: now}, all, func() (any, bool) {
+					mu.Lock() // one at a time
+					defer mu.Unlock()
+					f.store.Advance(tick)
+					clock += tick
+					return reply{outcome: done}, true
+				})
+			case p < 16:
+				r.record(caller, action{verb: "look", began: now}, one, func() (any, bool) {
+					run, err := c.Run(f.ctx, ids[i])
+					out, answered := f.answered("Run", err)
+					return reply{outcome: out, seen: seen(run)}, answered
+				})
+			case claim.Token == 0 || p < 36:
+				r.record(caller, action{verb: "claim", by: lease, began: now}, one, func() (any, bool) {
+					got, err := c.Claim(f.ctx, want(fmt.Sprint("k", i), 1))
+					out, answered := f.answered("Claim", err)
+					switch {
+					case !answered:
+						return reply{}, false
+					case len(got) == 0:
+						return reply{outcome: notThere}, true
+					}
+					mu.Lock()
+					defer mu.Unlock()
+					claims[i] = append(claims[i], got[0])
+					return reply{out, got[0].Token, seen(got[0].Run)}, true
+				})
+			case p < 48:
+				fencedCall("extend", lease, func() error {
+					_, err := c.Extend(f.ctx, lease, claim)
+					return err
+				})
+			case p < 60:
+				report := coord.Report{Claim: claim, Lines: []string{"line"}}
+				fencedCall("report", 0, func() error {
+					if p%2 == 0 {
+						return c.Report(f.ctx, report)
+					}
+					return b.InTx(f.ctx, func(ctx context.Context, tx coord.Tx) error { return tx.Report(ctx, report) })
+				})
+			case p < 69:
+				end("release", coord.Release, 0)
+			case p < 78:
+				end("fail", coord.Fail, time.Second)
+			case p < 79:
+				end("succeed", coord.Succeed, 0)
 			default:
-				verb, result := "release", coord.Result{Claim: claim, Outcome: coord.Release}
-				if p == 19 {
-					verb, result.Outcome = "succeed", coord.Succeed
-				}
-				r.record(caller, action{verb: verb, token: claim.Token}, []int{i}, func() (any, bool) {
-					out, answered := f.answered("Finish", c.Finish(f.ctx, result))
+				r.record(caller, action{verb: "cancel", began: now}, one, func() (any, bool) {
+					out, answered := f.answered("Cancel", c.Cancel(f.ctx, ids[i]))
 					return reply{outcome: out}, answered
 				})
 			}
@@ -321,6 +423,8 @@ func claimHistory(f *fixture) {
 	r.check(f, claimModel)
 }
 
+func seen(r coord.Run) sight { return sight{r.State, r.Attempt, r.LogLines, r.CancelRequested} }
+
 // answered tells what an error says of a call's effect.
 func (f *fixture) answered(what string, err error) (outcome, bool) {
 	switch {
@@ -328,6 +432,8 @@ func (f *fixture) answered(what string, err error) (outcome, bool) {
 		return done, true
 	case errors.Is(err, coord.ErrFenced):
 		return notThere, true
+	case errors.Is(err, coord.ErrConflict):
+		return refused, true
 	case !errors.Is(err, coord.ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded):
 		f.Errorf("%s: %v", what, err)
 	}

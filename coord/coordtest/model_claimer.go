@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -18,18 +19,26 @@ import (
 // claimerModel holds every run and task as it must be stored.
 type claimerModel struct {
 	model
-	before coord.RunID // runs up to this id are of earlier checks
-	runs   map[coord.RunID]*coord.Run
-	tokens map[coord.RunID]int64 // of the last claim
-	claims []coord.Claim         // all that were given out
-	tasks  map[string]*coord.Task
-	keys   map[string]coord.RunID // by task id and key
+	before  coord.RunID // runs up to this id are of earlier checks
+	limited []string    // the kinds of which a claim names a limit
+	runs    map[coord.RunID]*coord.Run
+	logs    map[coord.RunID][]coord.LogLine
+	tokens  map[coord.RunID]int64 // of the last claim
+	claims  []coord.Claim         // all that were given out
+	tasks   map[string]*coord.Task
+	keys    map[string]coord.RunID // by task id and key
 }
 
-func newClaimerModel(m model) *claimerModel {
+func newClaimerModel(m model, t *rapid.T) *claimerModel {
 	c := &claimerModel{
-		model: m, runs: make(map[coord.RunID]*coord.Run), tokens: make(map[coord.RunID]int64),
-		tasks: make(map[string]*coord.Task), keys: make(map[string]coord.RunID),
+		model: m, runs: make(map[coord.RunID]*coord.Run), logs: make(map[coord.RunID][]coord.LogLine),
+		tokens: make(map[coord.RunID]int64), tasks: make(map[string]*coord.Task), keys: make(map[string]coord.RunID),
+	}
+	// What runs of a kind were claimed without a limit need not count, so all or none are.
+	for _, kind := range []string{"a", "task"} {
+		if pick(t, "limit "+kind, true, false) {
+			c.limited = append(c.limited, m.name(kind))
+		}
 	}
 	// Tasks of the check before must not fire into this one.
 	for _, t := range collect(m, "Tasks", m.one.Claimer().Tasks(m.ctx)) {
@@ -45,12 +54,42 @@ func newClaimerModel(m model) *claimerModel {
 func (m *claimerModel) actions() actions {
 	return actions{
 		"enqueue": m.enqueueSome, "claim": m.claimSome, "claim again": m.claimSome, "extend": m.extendSome, "finish": m.finishSome,
-		"finish again": m.finishSome, "cancel": m.cancelOne, "advance": m.advance, "put a task": m.putTask, "pause": m.pauseTask,
-		"trigger": m.trigger, "delete a task": m.deleteTask, "transaction": m.transaction, "": m.compare,
+		"finish again": m.finishSome, "report": m.reportSome, "cancel": m.cancelOne, "advance": m.advance, "put a task": m.putTask,
+		"pause": m.pauseTask, "trigger": m.trigger, "delete a task": m.deleteTask, "transaction": m.transaction,
+		"next due": m.nextDue, "": m.compare,
 	}
 }
 
 func (m *claimerModel) kind(k string) string { return m.name(k) }
+
+// writer is what a Claimer and a Tx have in common.
+type writer interface {
+	PutTask(ctx context.Context, t coord.Task) (coord.Task, error)
+	DeleteTask(ctx context.Context, name string) error
+	PauseTask(ctx context.Context, name string, paused bool) error
+	Trigger(ctx context.Context, name string, o coord.TriggerOptions) (coord.Run, error)
+	Enqueue(ctx context.Context, runs ...coord.NewRun) ([]coord.Run, error)
+	Finish(ctx context.Context, results ...coord.Result) error
+	Report(ctx context.Context, reports ...coord.Report) error
+	Cancel(ctx context.Context, id coord.RunID) error
+}
+
+// write draws through what a call goes: a handle, or a transaction of its own,
+// which an error rolls back.
+func (m *claimerModel) write(t *rapid.T, call func(ctx context.Context, w writer) error) (inTx bool, err error) {
+	b := m.backend(t)
+	if !pick(t, "in a transaction", false, false, true) {
+		return false, call(m.ctx, b.Claimer())
+	}
+	return true, b.InTx(m.ctx, func(ctx context.Context, tx coord.Tx) error { return call(ctx, tx) })
+}
+
+func (m *claimerModel) drawConcurrency(t *rapid.T) (c coord.Concurrency) {
+	if key := pick(t, "concurrency key", "", "", "p", "q"); key != "" {
+		c = coord.Concurrency{Key: m.name(key), Limit: pick(t, "places", 1, 1, 2)}
+	}
+	return c
+}
 
 func (m *claimerModel) advance(t *rapid.T) {
 	m.store.Advance(pick(t, "by", 100*time.Millisecond, time.Second, 7*time.Second, 30*time.Second, 2*time.Minute))
@@ -59,10 +98,11 @@ func (m *claimerModel) advance(t *rapid.T) {
 func (m *claimerModel) drawRuns(t *rapid.T) (runs []coord.NewRun) {
 	for range rapid.IntRange(1, 3).Draw(t, "how many") {
 		n := coord.NewRun{
-			Kind:       m.kind(pick(t, "kind", "a", "b")),
-			Priority:   rapid.IntRange(1, 4).Draw(t, "priority"),
-			Delay:      pick(t, "delay", 0, 0, 0, 5*time.Second),
-			AtMostOnce: pick(t, "at most once", false, false, true),
+			Kind:        m.kind(pick(t, "kind", "a", "b")),
+			Priority:    rapid.IntRange(1, 4).Draw(t, "priority"),
+			Delay:       pick(t, "delay", 0, 0, 0, 5*time.Second),
+			AtMostOnce:  pick(t, "at most once", false, false, true),
+			Concurrency: m.drawConcurrency(t),
 			Retry: coord.Retry{
 				MaxAttempts: rapid.IntRange(1, 3).Draw(t, "attempts"), Backoff: time.Second,
 				MaxBackoff: 3 * time.Second,
@@ -89,7 +129,8 @@ func (m *claimerModel) queued(t *rapid.T, asked []coord.NewRun, got []coord.Run)
 		equal(t, "Duplicate for a new run", got[i].Duplicate, false)
 		m.keys[key] = got[i].ID
 		m.add(t, coord.Run{
-			ID: got[i].ID, Kind: n.Kind, DueAt: m.store.Now().Add(n.Delay), Retry: n.Retry, Priority: n.Priority, AtMostOnce: n.AtMostOnce,
+			ID: got[i].ID, Kind: n.Kind, DueAt: m.store.Now().Add(n.Delay), Retry: n.Retry, Priority: n.Priority,
+			Concurrency: n.Concurrency, AtMostOnce: n.AtMostOnce,
 		})
 	}
 }
@@ -105,7 +146,11 @@ func (m *claimerModel) add(t *rapid.T, r coord.Run) {
 
 func (m *claimerModel) enqueueSome(t *rapid.T) {
 	asked := m.drawRuns(t)
-	got, err := m.backend(t).Claimer().Enqueue(m.ctx, asked...)
+	var got []coord.Run
+	_, err := m.write(t, func(ctx context.Context, w writer) (err error) {
+		got, err = w.Enqueue(ctx, asked...)
+		return err
+	})
 	must(t, "Enqueue", err)
 	m.queued(t, asked, got)
 }
@@ -139,7 +184,14 @@ func (m *claimerModel) claimSome(t *rapid.T) {
 			o.Kinds = append(o.Kinds, m.kind(kind))
 		}
 	}
+	for _, kind := range m.limited {
+		if o.Limits == nil {
+			o.Limits = make(map[string]int)
+		}
+		o.Limits[kind] = pick(t, "limit of "+kind, 1, 2, 2, 3)
+	}
 	fired := m.fire(now)
+	taken := m.places()
 	claims, err := m.backend(t).Claimer().Claim(m.ctx, o)
 	must(t, "Claim", err)
 	var lost []*coord.Run
@@ -160,47 +212,142 @@ func (m *claimerModel) claimSome(t *rapid.T) {
 			free = append(free, r)
 		}
 	}
-	// Ending a run that is lost may count as taking one.
-	most := min(o.Limit, len(free))
-	if len(claims) > most || len(claims) < min(most, o.Limit-ended) {
-		t.Fatalf("Claim with limit %d took %d of %d claimable runs and ended %d lost ones", o.Limit, len(claims),
-			len(free), ended)
+	if len(claims) > o.Limit {
+		t.Fatalf("Claim with limit %d took %d runs", o.Limit, len(claims))
 	}
-	if ended < len(lost) && len(claims)+ended < o.Limit {
+	// Ending a run that is lost may count as taking one.
+	if full := len(claims)+ended >= o.Limit; !full && ended < len(lost) {
 		t.Fatalf("Claim with limit %d took %d runs and ended only %d of %d that were lost", o.Limit, len(claims), ended,
 			len(lost))
 	}
-	m.inOrder(t, claims, free, fired)
+	m.keepsToLimits(t, claims, m.places(), o)
+	m.inOrder(t, claims, free, fired, taken, o, len(claims)+ended >= o.Limit)
 	for _, c := range claims {
 		m.claimed(t, c, o)
 	}
 }
 
+// places are how many runs are running, by the keys and the kinds that limits bind.
+type places struct{ byKey, byKind map[string]int }
+
+func (m *claimerModel) places() places {
+	p := places{make(map[string]int), make(map[string]int)}
+	for _, r := range m.runs {
+		if r.State == coord.Running {
+			p.take(r)
+		}
+	}
+	return p
+}
+
+func (p places) take(r *coord.Run) {
+	p.byKey[r.Concurrency.Key]++
+	p.byKind[r.Kind]++
+}
+
+// full reports whether a run that is not running finds no place.
+func (p places) full(r *coord.Run, o coord.ClaimOptions) bool {
+	limit, limited := o.Limits[r.Kind]
+	return limited && p.byKind[r.Kind] >= limit || r.Concurrency.Key != "" && p.byKey[r.Concurrency.Key] >= r.Concurrency.Limit
+}
+
+// keepsToLimits checks that there is an order in which each of the runs found a
+// place when it was taken. Runs that were running keep the places that they have.
+func (m *claimerModel) keepsToLimits(t *rapid.T, claims []coord.Claim, taken places, o coord.ClaimOptions) {
+	claims = slices.Clone(claims)
+	slices.SortFunc(claims, func(a, b coord.Claim) int { return cmp.Compare(a.Run.Concurrency.Limit, b.Run.Concurrency.Limit) })
+	for _, c := range claims {
+		r := m.runs[c.Run.ID]
+		if r == nil || r.State == coord.Running {
+			continue
+		}
+		if taken.full(r, o) {
+			t.Fatalf("Claim with limits %v took run %d, of kind %q and with %+v, while so many were running: %+v", o.Limits,
+				r.ID, r.Kind, r.Concurrency, taken)
+		}
+		taken.take(r)
+	}
+}
+
 // inOrder checks that no run was left that should have gone before one that was
-// taken. Which of equals is taken is open, and so is whether a run that this very
-// claim made of an occurrence stands behind those that were queued already.
-func (m *claimerModel) inOrder(t *rapid.T, claims []coord.Claim, free []*coord.Run, fired []occurrence) {
-	taken := func(r *coord.Run) bool {
-		return slices.ContainsFunc(claims, func(c coord.Claim) bool { return c.Run.ID == r.ID })
-	}
-	isNew := func(r *coord.Run) bool {
-		return slices.ContainsFunc(fired, func(o occurrence) bool { return o.task.ID == r.TaskID && o.at.Equal(r.ScheduledFor) })
-	}
+// taken, or in its own right when the claim was not full. Which of equals is taken
+// is open, and so is whether a run that this very claim made of an occurrence
+// stands behind those that were queued already. A run may be left when it found no
+// place, the places of runs that have just ended included, and also when as many
+// as the claim may take stand before it with the same key and found none.
+func (m *claimerModel) inOrder(
+	t *rapid.T, claims []coord.Claim, free []*coord.Run, fired []occurrence, taken places, o coord.ClaimOptions, full bool,
+) {
+	took := make(map[*coord.Run]bool)
 	for _, c := range claims {
 		r := m.runs[c.Run.ID]
 		if r == nil || !slices.Contains(free, r) {
 			t.Fatalf("Claim took run %d (%s), which is not claimable", c.Run.ID, show(c.Run))
 		}
-		for _, left := range free {
-			if taken(left) || isNew(left) {
-				continue
-			}
-			if cmp.Or(cmp.Compare(left.Priority, r.Priority), claimableAt(left).Compare(claimableAt(r))) < 0 {
-				t.Fatalf("Claim took run %d of priority %d, claimable at %v, and left run %d of priority %d, claimable at %v",
-					r.ID, r.Priority, claimableAt(r), left.ID, left.Priority, claimableAt(left))
-			}
+		took[r] = true
+	}
+	isNew := func(r *coord.Run) bool {
+		return slices.ContainsFunc(fired, func(o occurrence) bool { return o.task.ID == r.TaskID && o.at.Equal(r.ScheduledFor) })
+	}
+	// Equals that were taken go first.
+	order := func(a, b *coord.Run) int {
+		return cmp.Or(cmp.Compare(a.Priority, b.Priority), claimableAt(a).Compare(claimableAt(b)))
+	}
+	slices.SortFunc(free, func(a, b *coord.Run) int {
+		if c := order(a, b); c != 0 || took[a] == took[b] {
+			return c
+		}
+		if took[a] {
+			return -1
+		}
+		return 1
+	})
+	after := places{maps.Clone(taken.byKey), maps.Clone(taken.byKind)}
+	for r := range took {
+		if r.State != coord.Running {
+			after.take(r)
 		}
 	}
+	behind := func(r *coord.Run) (n int) { // those with its key that wait
+		for _, w := range free {
+			if w.State == coord.Queued && !took[w] && w.Concurrency.Key == r.Concurrency.Key && order(w, r) <= 0 && after.full(w, o) {
+				n++
+			}
+		}
+		return n
+	}
+	var skipped []*coord.Run // that found a place, and were left
+	for _, r := range free {
+		switch running := r.State == coord.Running; {
+		case took[r]:
+			for _, left := range skipped {
+				if order(left, r) < 0 {
+					t.Fatalf("Claim took run %d and left run %d, which goes before it, at %v, with %+v, of:%s", r.ID, left.ID,
+						m.store.Now(), o, list(free, took))
+				}
+			}
+			if !running {
+				taken.take(r)
+			}
+		case !running && (taken.full(r, o) || isNew(r) && after.full(r, o)):
+		case !running && r.Concurrency.Key != "" && behind(r) >= o.Limit:
+		case !full:
+			t.Fatalf("Claim took only %d runs and left run %d, which has a place, at %v, with %+v, of:%s", len(claims), r.ID,
+				m.store.Now(), o, list(free, took))
+		case !isNew(r):
+			skipped = append(skipped, r)
+		}
+	}
+}
+
+// list prints the claimable runs, in order, with what was taken.
+func list(free []*coord.Run, took map[*coord.Run]bool) string {
+	var lines strings.Builder
+	for _, r := range free {
+		fmt.Fprintf(&lines, "\n  run %d of kind %s, %s, priority %d, claimable at %v, %+v, taken: %v", r.ID, r.Kind, r.State, r.Priority,
+			claimableAt(r), r.Concurrency, took[r])
+	}
+	return lines.String()
 }
 
 func (m *claimerModel) claimed(t *rapid.T, c coord.Claim, o coord.ClaimOptions) {
@@ -208,7 +355,7 @@ func (m *claimerModel) claimed(t *rapid.T, c coord.Claim, o coord.ClaimOptions) 
 	if r.State == coord.Running {
 		r.Rescues++
 	}
-	r.State, r.Worker, r.Attempt = coord.Running, o.Worker, r.Attempt+1
+	r.State, r.Worker, r.Attempt, r.Progress = coord.Running, o.Worker, r.Attempt+1, 0
 	r.LeaseUntil, r.StartedAt = now.Add(o.Lease), now
 	m.compareRun(t, "as claimed", c.Run, *r)
 	if c.Token <= m.tokens[r.ID] {
@@ -278,7 +425,7 @@ func (m *claimerModel) due(t *coord.Task, now time.Time) (fired []occurrence, ne
 	s, err := schedule.Parse(t.Schedule, t.Zone)
 	must(m, "schedule.Parse", err)
 	var due []time.Time
-	for ; !next.After(now); next = s.Next(next) {
+	for ; !next.IsZero() && !next.After(now); next = s.Next(next) {
 		due = append(due, next)
 	}
 	switch t.Misfire {
@@ -313,7 +460,7 @@ func (m *claimerModel) found(t *rapid.T, fired []occurrence) {
 	if len(fired) == 0 {
 		return
 	}
-	stored := m.stored(t)
+	stored := m.stored(t, len(m.runs)+len(fired))
 	for _, o := range fired {
 		i := slices.IndexFunc(stored, func(r coord.Run) bool { return r.TaskID == o.task.ID && r.ScheduledFor.Equal(o.at) })
 		if i < 0 {
@@ -321,8 +468,8 @@ func (m *claimerModel) found(t *rapid.T, fired []occurrence) {
 				o.task.Overlap, o.task.Misfire, o.at)
 		}
 		m.add(t, coord.Run{
-			ID: stored[i].ID, TaskID: o.task.ID, Kind: o.task.Kind, ScheduledFor: o.at, DueAt: stored[i].DueAt,
-			Retry: o.task.Retry, Priority: o.task.Priority,
+			ID: stored[i].ID, TaskID: o.task.ID, Kind: o.task.Kind, Payload: o.task.Payload, ScheduledFor: o.at,
+			DueAt: stored[i].DueAt, Retry: o.task.Retry, Priority: o.task.Priority, Concurrency: o.task.Concurrency,
 		})
 		if due := stored[i].DueAt; due.After(m.store.Now()) {
 			t.Fatalf("the run of the occurrence %v is due at %v, which is later than now", o.at, due)
@@ -446,36 +593,90 @@ func (m *claimerModel) finished(t *rapid.T, result coord.Result) {
 	}
 }
 
-func (m *claimerModel) finishSome(t *rapid.T) {
-	results := m.drawResults(t, m.drawClaims(t))
-	var claims []coord.Claim
+func claimsOf(results []coord.Result) (claims []coord.Claim) {
 	for _, r := range results {
 		claims = append(claims, r.Claim)
 	}
-	err := m.backend(t).Claimer().Finish(m.ctx, results...)
-	for _, c := range m.sift(t, "Finish", err, claims) {
+	return claims
+}
+
+func (m *claimerModel) finishSome(t *rapid.T) {
+	results := m.drawResults(t, m.drawClaims(t))
+	inTx, err := m.write(t, func(ctx context.Context, w writer) error { return w.Finish(ctx, results...) })
+	held := m.sift(t, "Finish", err, claimsOf(results))
+	if inTx && err != nil {
+		return
+	}
+	for _, c := range held {
 		m.finished(t, results[slices.IndexFunc(results, func(r coord.Result) bool { return r.Claim.Run.ID == c.Run.ID })])
 	}
 }
 
-// transaction queues runs and ends claims that are held, and commits or not.
+func (m *claimerModel) drawReports(t *rapid.T, claims []coord.Claim) (reports []coord.Report) {
+	for _, c := range claims {
+		r := coord.Report{Claim: c, Progress: pick(t, "progress", 0, 1, 100)}
+		for range pick(t, "lines", 0, 1, 2) {
+			r.Lines = append(r.Lines, fmt.Sprint("line ", len(r.Lines)))
+		}
+		reports = append(reports, r)
+	}
+	return reports
+}
+
+func (m *claimerModel) reportSome(t *rapid.T) {
+	reports := m.drawReports(t, m.drawClaims(t))
+	var claims []coord.Claim
+	for _, r := range reports {
+		claims = append(claims, r.Claim)
+	}
+	inTx, err := m.write(t, func(ctx context.Context, w writer) error { return w.Report(ctx, reports...) })
+	held := m.sift(t, "Report", err, claims)
+	for _, r := range reports {
+		if slices.ContainsFunc(held, func(c coord.Claim) bool { return c.Run.ID == r.Claim.Run.ID }) && !(inTx && err != nil) {
+			m.reported(r)
+		}
+		id := r.Claim.Run.ID
+		after := rapid.IntRange(0, len(m.logs[id])).Draw(t, "after")
+		sameLog(t, fmt.Sprintf("the log of run %d behind line %d", id, after),
+			collect(t, "Log", m.two.Claimer().Log(m.ctx, id, after)), m.logs[id][after:])
+	}
+}
+
+// reported takes news of a claim that was held into the model.
+func (m *claimerModel) reported(report coord.Report) {
+	r := m.runs[report.Claim.Run.ID]
+	if report.Progress > 0 {
+		r.Progress = report.Progress
+	}
+	for _, text := range report.Lines {
+		r.LogLines++
+		m.logs[r.ID] = append(m.logs[r.ID], coord.LogLine{Number: r.LogLines, Attempt: r.Attempt, At: m.store.Now(), Text: text})
+	}
+}
+
+// transaction queues runs, reports on and ends claims that are held, and commits
+// or not.
 func (m *claimerModel) transaction(t *rapid.T) {
 	asked := m.drawRuns(t)
-	results := m.drawResults(t, slices.DeleteFunc(m.drawClaims(t), func(c coord.Claim) bool {
+	held := slices.DeleteFunc(m.drawClaims(t), func(c coord.Claim) bool {
 		r := m.runs[c.Run.ID]
 		return r.State != coord.Running || m.tokens[r.ID] != c.Token || !m.store.Now().Before(r.LeaseUntil)
-	}))
+	})
+	reports, results := m.drawReports(t, held), m.drawResults(t, held)
 	commit := rapid.Bool().Draw(t, "commit")
 	var got []coord.Run
 	err := m.backend(t).InTx(m.ctx, func(ctx context.Context, tx coord.Tx) (err error) {
 		if got, err = tx.Enqueue(ctx, asked...); err != nil {
 			return err
 		}
+		if err := tx.Report(ctx, reports...); err != nil {
+			return err
+		}
 		if err := tx.Finish(ctx, results...); err != nil {
 			return err
 		}
 		if !commit {
-			return errOwn
+			return m.vain(ctx, t, tx)
 		}
 		return nil
 	})
@@ -487,9 +688,29 @@ func (m *claimerModel) transaction(t *rapid.T) {
 	}
 	must(t, "InTx", err)
 	m.queued(t, asked, got)
+	for _, r := range reports {
+		m.reported(r)
+	}
 	for _, r := range results {
 		m.finished(t, r)
 	}
+}
+
+// vain does in a transaction that will be rolled back what may be refused.
+func (m *claimerModel) vain(ctx context.Context, t *rapid.T, tx coord.Tx) error {
+	name := m.taskName(t)
+	errs := []error{second(tx.PutTask(ctx, coord.Task{Name: name, Kind: m.kind("vain"), Schedule: "@every 1s"}))}
+	errs = append(errs, second(tx.Trigger(ctx, name, coord.TriggerOptions{Key: "x"})), tx.PauseTask(ctx, name, true))
+	for _, r := range m.runs {
+		errs = append(errs, tx.Cancel(ctx, r.ID))
+	}
+	errs = append(errs, tx.DeleteTask(ctx, name))
+	for _, err := range errs {
+		if err != nil && !errors.Is(err, coord.ErrConflict) && !errors.Is(err, coord.ErrNotFound) {
+			return err
+		}
+	}
+	return errOwn
 }
 
 func (m *claimerModel) cancelOne(t *rapid.T) {
@@ -498,7 +719,7 @@ func (m *claimerModel) cancelOne(t *rapid.T) {
 		return
 	}
 	r := m.runs[ids[max(0, len(ids)-1-rapid.IntRange(0, 6).Draw(t, "how many newer"))]]
-	err := m.backend(t).Claimer().Cancel(m.ctx, r.ID)
+	_, err := m.write(t, func(ctx context.Context, w writer) error { return w.Cancel(ctx, r.ID) })
 	if r.State.Ended() {
 		is(t, "Cancel of a run that has ended", err, coord.ErrConflict)
 		return
@@ -519,12 +740,14 @@ func (m *claimerModel) taskName(t *rapid.T) string { return m.name(pick(t, "task
 
 func (m *claimerModel) putTask(t *rapid.T) {
 	n := coord.Task{
-		Name: m.taskName(t), Kind: m.kind("task"), Zone: "UTC",
-		Schedule:   pick(t, "schedule", "@every 5s", "@every 1m", "* * * * *", ""),
-		Overlap:    pick(t, "overlap", coord.OverlapForbid, coord.OverlapAllow),
-		Misfire:    pick(t, "misfire", coord.MisfireSkip, coord.MisfireLatest, coord.MisfireAll),
-		MisfireCap: rapid.IntRange(1, 3).Draw(t, "cap"),
-		Priority:   rapid.IntRange(1, 4).Draw(t, "priority"),
+		Name: m.taskName(t), Kind: m.kind("task"), Payload: []byte("the task's"), Zone: "UTC",
+		Schedule: pick(t, "schedule", "@every 5s", "@every 1m", "* * * * *", "",
+			"@at "+m.store.Now().Add(pick(t, "from now", 20*time.Second, 20*time.Second, -10*time.Second)).Format(time.DateTime)),
+		Overlap:     pick(t, "overlap", coord.OverlapForbid, coord.OverlapAllow),
+		Misfire:     pick(t, "misfire", coord.MisfireSkip, coord.MisfireLatest, coord.MisfireAll),
+		MisfireCap:  rapid.IntRange(1, 3).Draw(t, "cap"),
+		Priority:    rapid.IntRange(1, 4).Draw(t, "priority"),
+		Concurrency: m.drawConcurrency(t),
 		// Never lost, so that which claim makes way for the next run is certain.
 		Retry: coord.Retry{MaxAttempts: 100, Backoff: time.Second, MaxBackoff: 3 * time.Second},
 	}
@@ -532,24 +755,29 @@ func (m *claimerModel) putTask(t *rapid.T) {
 	if known != nil {
 		n.Version = known.Version + pick(t, "of another version", int64(0), 0, 0, 1, -known.Version)
 	}
-	stored, err := m.backend(t).Claimer().PutTask(m.ctx, n)
-	switch {
-	case known != nil && n.Version != known.Version:
+	var stored coord.Task
+	_, err := m.write(t, func(ctx context.Context, w writer) (err error) {
+		stored, err = w.PutTask(ctx, n)
+		return err
+	})
+	if known != nil && n.Version != known.Version {
 		is(t, "PutTask of another version", err, coord.ErrConflict)
 		return
-	case known != nil:
-		n.ID, n.CreatedAt, n.NextAt = known.ID, known.CreatedAt, known.NextAt
-	default:
-		n.ID, n.CreatedAt = stored.ID, m.store.Now()
+	}
+	if changed := known == nil || known.Schedule != n.Schedule; changed && n.Schedule != "" {
+		s, parseErr := schedule.Parse(n.Schedule, n.Zone)
+		must(t, "schedule.Parse", parseErr)
+		if n.NextAt = s.Next(m.store.Now()); n.NextAt.IsZero() {
+			is(t, "PutTask of a time that has passed", err, coord.ErrInvalid)
+			return
+		}
+	} else if !changed {
+		n.NextAt = known.NextAt
 	}
 	must(t, "PutTask", err)
-	if known == nil || known.Schedule != n.Schedule {
-		n.NextAt = time.Time{}
-		if n.Schedule != "" {
-			s, err := schedule.Parse(n.Schedule, n.Zone)
-			must(t, "schedule.Parse", err)
-			n.NextAt = s.Next(m.store.Now())
-		}
+	n.ID, n.CreatedAt = stored.ID, m.store.Now()
+	if known != nil {
+		n.ID, n.CreatedAt = known.ID, known.CreatedAt
 	}
 	if stored.Version <= n.Version {
 		t.Fatalf("PutTask stored version %d over %d", stored.Version, n.Version)
@@ -561,7 +789,7 @@ func (m *claimerModel) putTask(t *rapid.T) {
 
 func (m *claimerModel) pauseTask(t *rapid.T) {
 	name, paused := m.taskName(t), rapid.Bool().Draw(t, "paused")
-	err := m.backend(t).Claimer().PauseTask(m.ctx, name, paused)
+	_, err := m.write(t, func(ctx context.Context, w writer) error { return w.PauseTask(ctx, name, paused) })
 	known := m.tasks[name]
 	if known == nil {
 		is(t, "PauseTask of an unknown task", err, coord.ErrNotFound)
@@ -579,7 +807,12 @@ func (m *claimerModel) pauseTask(t *rapid.T) {
 
 func (m *claimerModel) trigger(t *rapid.T) {
 	name, key := m.taskName(t), pick(t, "key", "", "x", "y")
-	got, err := m.backend(t).Claimer().Trigger(m.ctx, name, key)
+	o := coord.TriggerOptions{Key: key, Payload: pick(t, "payload", nil, []byte("the trigger's"))}
+	var got coord.Run
+	_, err := m.write(t, func(ctx context.Context, w writer) (err error) {
+		got, err = w.Trigger(ctx, name, o)
+		return err
+	})
 	known := m.tasks[name]
 	if known == nil {
 		is(t, "Trigger of an unknown task", err, coord.ErrNotFound)
@@ -597,8 +830,12 @@ func (m *claimerModel) trigger(t *rapid.T) {
 		must(t, "Trigger", err)
 		equal(t, "Duplicate for a new run", got.Duplicate, false)
 		m.keys[unique] = got.ID
+		if o.Payload == nil {
+			o.Payload = known.Payload
+		}
 		m.add(t, coord.Run{
-			ID: got.ID, TaskID: known.ID, Kind: known.Kind, DueAt: m.store.Now(), Retry: known.Retry, Priority: known.Priority,
+			ID: got.ID, TaskID: known.ID, Kind: known.Kind, Payload: o.Payload, DueAt: m.store.Now(), Retry: known.Retry,
+			Priority: known.Priority, Concurrency: known.Concurrency,
 		})
 	}
 }
@@ -608,7 +845,7 @@ func (m *claimerModel) deleteTask(t *rapid.T) {
 		return
 	}
 	name := m.taskName(t)
-	err := m.backend(t).Claimer().DeleteTask(m.ctx, name)
+	_, err := m.write(t, func(ctx context.Context, w writer) error { return w.DeleteTask(ctx, name) })
 	known := m.tasks[name]
 	if known == nil {
 		is(t, "DeleteTask of an unknown task", err, coord.ErrNotFound)
@@ -632,24 +869,42 @@ func (m *claimerModel) ids() (ids []coord.RunID) {
 	return ids
 }
 
-// stored lists the runs of this check, the oldest first.
-func (m *claimerModel) stored(t *rapid.T) (runs []coord.Run) {
-	filter := coord.RunFilter{Limit: 1000}
-	for {
-		page := collect(t, "Runs", m.two.Claimer().Runs(m.ctx, filter))
-		for _, r := range page {
-			if r.ID <= m.before {
-				slices.Reverse(runs)
-				return runs
-			}
+// nextDue asks when the next run or occurrence falls due.
+func (m *claimerModel) nextDue(t *rapid.T) {
+	var next time.Time
+	later := func(at time.Time) {
+		if at.After(m.store.Now()) && (next.IsZero() || at.Before(next)) {
+			next = at
+		}
+	}
+	for _, r := range m.runs {
+		if !r.State.Ended() {
+			later(claimableAt(r))
+		}
+	}
+	for _, task := range m.tasks {
+		if !task.Paused {
+			later(task.NextAt)
+		}
+	}
+	wait, some, err := m.backend(t).Claimer().NextDue(m.ctx)
+	must(t, "NextDue", err)
+	equal(t, "whether something falls due", some, !next.IsZero())
+	if some {
+		equal(t, "how long it is until something falls due", wait, next.Sub(m.store.Now()))
+	}
+}
+
+// stored lists the runs of this check, the oldest first, of which there should
+// be so many.
+func (m *claimerModel) stored(t *rapid.T, n int) (runs []coord.Run) {
+	for _, r := range collect(t, "Runs", m.two.Claimer().Runs(m.ctx, coord.RunFilter{Limit: min(n+1, 1000)})) {
+		if r.ID > m.before {
 			runs = append(runs, r)
 		}
-		if len(page) < filter.Limit {
-			slices.Reverse(runs)
-			return runs
-		}
-		filter.Before = page[len(page)-1].ID
 	}
+	slices.Reverse(runs)
+	return runs
 }
 
 func (m *claimerModel) compareRun(t *rapid.T, what string, got, want coord.Run) {
@@ -665,7 +920,7 @@ func (m *claimerModel) compareTask(t *rapid.T, what string, got, want coord.Task
 }
 
 func (m *claimerModel) compare(t *rapid.T) {
-	stored := m.stored(t)
+	stored := m.stored(t, len(m.runs))
 	equal(t, "how many runs are stored", len(stored), len(m.runs))
 	for _, r := range stored {
 		want := m.runs[r.ID]

@@ -1,7 +1,9 @@
 package coordtest
 
 import (
+	"bytes"
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -62,11 +64,11 @@ var taskTests = []test{
 		f.enqueue(f.one, coord.NewRun{Kind: "k", UniqueKey: "x"}, coord.NewRun{Kind: "k", UniqueKey: "task/1/x"})
 		for _, name := range []string{"one", "two"} {
 			f.put(coord.Task{Name: name, Kind: "k"})
-			first, err := f.one.Claimer().Trigger(f.ctx, name, "x")
+			first, err := f.one.Claimer().Trigger(f.ctx, name, coord.TriggerOptions{Key: "x"})
 			must(f, "Trigger", err)
 			equal(f, "UniqueKey", first.UniqueKey, "x")
 			equal(f, "Duplicate of the first run", first.Duplicate, false)
-			again, err := f.two.Claimer().Trigger(f.ctx, name, "x")
+			again, err := f.two.Claimer().Trigger(f.ctx, name, coord.TriggerOptions{Key: "x"})
 			must(f, "Trigger, again", err)
 			equal(f, "Duplicate of the second", again.Duplicate, true)
 			equal(f, "ID of the second", again.ID, first.ID)
@@ -227,7 +229,7 @@ var taskTests = []test{
 		f.put(t)
 		f.store.Advance(time.Minute)
 		for _, c := range claims {
-			_, err := f.two.Claimer().Trigger(f.ctx, "n", "")
+			_, err := f.two.Claimer().Trigger(f.ctx, "n", coord.TriggerOptions{})
 			is(f, "Trigger while earlier runs are in flight", err, coord.ErrConflict)
 			got, _ := f.occurrencesHeld(start)
 			equal(f, "the occurrences that start while earlier runs are in flight", len(got), 0)
@@ -325,7 +327,7 @@ var taskTests = []test{
 	{"a triggered run and an occurrence are both kept", func(f *fixture) {
 		start := f.put(minutely("", "")).CreatedAt
 		f.store.Advance(50 * time.Second)
-		triggered, err := f.two.Claimer().Trigger(f.ctx, "n", "hook-1")
+		triggered, err := f.two.Claimer().Trigger(f.ctx, "n", coord.TriggerOptions{Key: "hook-1"})
 		must(f, "Trigger", err)
 		f.store.Advance(20 * time.Second)
 		c := f.claimOne(f.one, "k")
@@ -344,7 +346,7 @@ var taskTests = []test{
 			if i >= 8 {
 				key = "same"
 			}
-			r, err := b.Claimer().Trigger(f.ctx, "n", key)
+			r, err := b.Claimer().Trigger(f.ctx, "n", coord.TriggerOptions{Key: key})
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
@@ -365,6 +367,121 @@ var taskTests = []test{
 		if conflicts < 7 {
 			f.Errorf("%d of 16 triggers were told of a conflict; want at least the other 7 without the key", conflicts)
 		}
+	}},
+	{"a trigger may bring its own payload", func(f *fixture) {
+		f.put(coord.Task{Name: "n", Kind: "k", Payload: []byte("the task's"), Overlap: coord.OverlapAllow})
+		for key, payload := range map[string][]byte{"": nil, "none": nil, "empty": {}, "own": []byte("the trigger's"), "bytes": everyByte()} {
+			expect := payload
+			if payload == nil {
+				expect = []byte("the task's")
+			}
+			r, err := f.one.Claimer().Trigger(f.ctx, "n", coord.TriggerOptions{Key: key, Payload: bytes.Clone(payload)})
+			must(f, "Trigger", err)
+			equal(f, key+": Payload of the run", string(r.Payload), string(expect))
+			if key != "" {
+				again, err := f.two.Claimer().Trigger(f.ctx, "n", coord.TriggerOptions{Key: key, Payload: []byte("another")})
+				must(f, "Trigger, again", err)
+				equal(f, key+": ID of the run of a known key", again.ID, r.ID)
+				equal(f, key+": Payload of the run of a known key", string(again.Payload), string(expect))
+			}
+			c := f.claimOne(f.two, "k")
+			equal(f, key+": Payload as claimed", string(c.Run.Payload), string(expect))
+			f.succeed(c)
+		}
+		equal(f, "Payload of the task", string(f.task("n").Payload), "the task's")
+	}},
+	{"a single time fires once", onceFires},
+	{"a single time that has passed is refused", func(f *fixture) {
+		past := func(t coord.Task) coord.Task {
+			t.Schedule, t.Zone = "@at "+f.store.Now().Add(-time.Second).Format(time.DateTime), "UTC"
+			return t
+		}
+		refused := func(what string, err error) {
+			f.Helper()
+			is(f, what, err, coord.ErrInvalid)
+			if e, ok := errors.AsType[*coord.InvalidError](err); !ok || e.Field != "Task.Schedule" {
+				f.Errorf("%s: the error is %v; want one that names Task.Schedule", what, err)
+			}
+		}
+		c := f.two.Claimer()
+		refused("PutTask that creates it", second(c.PutTask(f.ctx, past(coord.Task{Name: "new", Kind: "k"}))))
+		_, err := c.Task(f.ctx, "new")
+		is(f, "Task that was refused", err, coord.ErrNotFound)
+		t := f.put(minutely("", ""))
+		refused("PutTask that changes a schedule", second(c.PutTask(f.ctx, past(t))))
+		is(f, "PutTask of a name that is taken", second(c.PutTask(f.ctx, past(coord.Task{Name: t.Name, Kind: "k"}))), coord.ErrConflict)
+		stale := past(t)
+		stale.Version = t.Version + 1
+		is(f, "PutTask of another version", second(c.PutTask(f.ctx, stale)), coord.ErrConflict)
+		sameTask(f, "after all that", f.task(t.Name), t)
+		f.inTx(f.one, func(ctx context.Context, tx coord.Tx) error {
+			_, err := tx.PutTask(ctx, past(t))
+			refused("Tx.PutTask", err)
+			_, err = tx.Enqueue(ctx, coord.NewRun{Kind: "new"})
+			return err
+		})
+		f.claimOne(f.two, "new")
+	}},
+	{"a single time that is missed", func(f *fixture) {
+		for _, misfire := range []coord.Misfire{coord.MisfireLatest, coord.MisfireAll, coord.MisfireSkip} {
+			for _, late := range []time.Duration{0, coord.MisfireGrace, coord.MisfireGrace + time.Microsecond, 24 * time.Hour} {
+				t, at := f.putOnce(misfire)
+				must(f, "PauseTask", f.two.Claimer().PauseTask(f.ctx, t.Name, true))
+				f.store.Advance(at.Add(late).Sub(f.store.Now()))
+				f.claimNone(f.one, "k", "its task is paused")
+				must(f, "PauseTask", f.two.Claimer().PauseTask(f.ctx, t.Name, false))
+				runs := 1
+				if misfire == coord.MisfireSkip && late > coord.MisfireGrace {
+					runs = 0
+				}
+				what := fmt.Sprintf("misfire %s, %v late", misfire, late)
+				f.succeed(f.claimCount(what, f.one, want("k", 10), runs)...)
+				equal(f, what+": NextAt", f.task(t.Name).NextAt, time.Time{})
+				f.claimNone(f.two, "k", "a single time does not come back")
+				must(f, "DeleteTask", f.one.Claimer().DeleteTask(f.ctx, t.Name))
+			}
+		}
+	}},
+	{"a single time waits for the run in the way", func(f *fixture) {
+		t, at := f.putOnce(coord.MisfireLatest)
+		f.trigger(t.Name)
+		c := f.claimOne(f.one, "k")
+		f.store.Advance(at.Sub(f.store.Now()))
+		held, err := f.one.Claimer().Extend(f.ctx, 24*time.Hour, c)
+		must(f, "Extend", err)
+		f.store.Advance(time.Hour)
+		f.claimNone(f.two, "k", "a run that was triggered is in the way")
+		equal(f, "NextAt", f.task(t.Name).NextAt, at)
+		f.succeed(held...)
+		equal(f, "ScheduledFor", f.claimOne(f.two, "k").Run.ScheduledFor, at)
+	}},
+	{"schedulers of one name that lose their leases make one run per occurrence", func(f *fixture) {
+		start := f.put(minutely(coord.OverlapAllow, coord.MisfireAll)).CreatedAt
+		deaf := []coord.Backend{
+			Faulty(f.one, Random(1, Rates{Fail: 1}, "claimer.extend")), Faulty(f.two, Random(2, Rates{Fail: 1}, "claimer.extend")),
+		}
+		const minutes = 8
+		for range minutes {
+			f.store.Advance(time.Minute) // by which each lease has ended
+			f.together(6, func(i int, _ coord.Backend) {
+				c := deaf[i%2].Claimer()
+				o := want("k", 3)
+				o.Worker = "the same"
+				claims, err := c.Claim(f.ctx, o)
+				if err != nil {
+					f.Errorf("Claim: %v", err)
+				}
+				if _, err := c.Extend(f.ctx, lease, claims...); len(claims) > 0 && !errors.Is(err, coord.ErrUnavailable) {
+					f.Errorf("Extend: %v; want the injected fault", err)
+				}
+			})
+		}
+		var got []int
+		for _, r := range f.runs(coord.RunFilter{Limit: 1000}) {
+			got = append(got, int(r.ScheduledFor.Sub(start)/time.Minute))
+		}
+		slices.Sort(got)
+		equal(f, "the occurrences that have runs, by minutes", got, []int{1, 2, 3, 4, 5, 6, 7, 8})
 	}},
 	{"DeleteTask", deletes},
 	{"a lost run makes way", func(f *fixture) {
@@ -440,7 +557,8 @@ func createTask(f *fixture) {
 			MaxAttempts: 100, Backoff: time.Minute,
 			MaxBackoff: 2 * time.Minute,
 		},
-		Timeout: 3 * time.Second, Priority: 4, AtMostOnce: true, Paused: true,
+		Timeout: 3 * time.Second, Priority: 4, Concurrency: coord.Concurrency{Key: "key ✓", Limit: 10000},
+		AtMostOnce: true, Paused: true,
 	}
 	stored := f.put(all)
 	want = all
@@ -520,13 +638,59 @@ func forbidWaits(f *fixture) {
 	equal(f, "NextAt", f.task("n").NextAt, start.Add(14*time.Minute))
 }
 
+// putOnce stores a task with a single time, in a zone of its own, within the
+// next two minutes, and returns that time.
+func (f *fixture) putOnce(misfire coord.Misfire) (coord.Task, time.Time) {
+	f.Helper()
+	zone, err := time.LoadLocation("Asia/Kathmandu")
+	must(f, "LoadLocation", err)
+	at := f.store.Now().Truncate(time.Minute).Add(2 * time.Minute)
+	t := f.put(coord.Task{
+		Name: "once", Kind: "k", Misfire: misfire, Schedule: "@at " + at.In(zone).Format("2006-01-02 15:04"), Zone: zone.String(),
+	})
+	equal(f, "NextAt of "+t.Schedule+" in "+t.Zone, t.NextAt, at)
+	return t, at
+}
+
+func onceFires(f *fixture) {
+	t, at := f.putOnce("")
+	f.store.Advance(at.Add(-time.Microsecond).Sub(f.store.Now()))
+	f.claimNone(f.one, "k", "its time is in a microsecond")
+	f.store.Advance(time.Microsecond)
+	c := f.claimOne(f.two, "k")
+	equal(f, "ScheduledFor", c.Run.ScheduledFor, at)
+	equal(f, "NextAt when it has fired", f.task(t.Name).NextAt, time.Time{})
+	f.claimNone(f.one, "k", "it has fired")
+	f.succeed(c)
+	f.store.Advance(366 * 24 * time.Hour)
+	f.claimNone(f.one, "k", "it fired a year ago")
+
+	edit := f.task(t.Name)
+	edit.Payload = []byte("edited")
+	edit = f.put(edit)
+	equal(f, "NextAt after an edit that leaves the schedule", edit.NextAt, time.Time{})
+	must(f, "PauseTask", f.two.Claimer().PauseTask(f.ctx, t.Name, true))
+	must(f, "PauseTask", f.two.Claimer().PauseTask(f.ctx, t.Name, false))
+	f.claimNone(f.one, "k", "it was only paused and resumed")
+	f.trigger(t.Name)
+	f.succeed(f.claimOne(f.one, "k"))
+
+	edit = f.task(t.Name)
+	next := f.store.Now().Truncate(time.Second).Add(90 * time.Second)
+	edit.Schedule, edit.Zone = "@at "+next.Format("2006-01-02 15:04:05"), "UTC"
+	equal(f, "NextAt after an edit of the schedule", f.put(edit).NextAt, next)
+	f.store.Advance(90 * time.Second)
+	equal(f, "ScheduledFor", f.claimOne(f.two, "k").Run.ScheduledFor, next)
+	equal(f, "how many runs the task has", len(f.runs(coord.RunFilter{TaskID: t.ID})), 3)
+}
+
 func triggers(f *fixture) {
 	c := f.two.Claimer()
-	_, err := c.Trigger(f.ctx, "none", "")
+	_, err := c.Trigger(f.ctx, "none", coord.TriggerOptions{})
 	is(f, "Trigger of an unknown task", err, coord.ErrNotFound)
 
 	t := f.put(coord.Task{Name: "n", Kind: "k", Payload: []byte("p"), Paused: true, Schedule: "@every 1h"})
-	r, err := c.Trigger(f.ctx, "n", "a")
+	r, err := c.Trigger(f.ctx, "n", coord.TriggerOptions{Key: "a"})
 	must(f, "Trigger of a paused task", err)
 	equal(f, "TaskID", r.TaskID, t.ID)
 	equal(f, "State", r.State, coord.Queued)
@@ -534,22 +698,22 @@ func triggers(f *fixture) {
 	equal(f, "ScheduledFor", r.ScheduledFor, time.Time{})
 	equal(f, "DueAt", r.DueAt, f.store.Now())
 	equal(f, "Duplicate", r.Duplicate, false)
-	again, err := c.Trigger(f.ctx, "n", "a")
+	again, err := c.Trigger(f.ctx, "n", coord.TriggerOptions{Key: "a"})
 	must(f, "Trigger with a known key", err)
 	equal(f, "Duplicate for a known key", again.Duplicate, true)
 	equal(f, "the run for a known key", again.ID, r.ID)
-	_, err = c.Trigger(f.ctx, "n", "b")
+	_, err = c.Trigger(f.ctx, "n", coord.TriggerOptions{Key: "b"})
 	is(f, "Trigger while a run is queued and overlap forbidden", err, coord.ErrConflict)
-	_, err = c.Trigger(f.ctx, "n", "")
+	_, err = c.Trigger(f.ctx, "n", coord.TriggerOptions{})
 	is(f, "Trigger without a key while a run is queued and overlap forbidden", err, coord.ErrConflict)
 	claim := f.claimOne(f.one, "k")
-	_, err = c.Trigger(f.ctx, "n", "b")
+	_, err = c.Trigger(f.ctx, "n", coord.TriggerOptions{Key: "b"})
 	is(f, "Trigger while a run is running and overlap forbidden", err, coord.ErrConflict)
 	f.succeed(claim)
-	again, err = c.Trigger(f.ctx, "n", "a")
+	again, err = c.Trigger(f.ctx, "n", coord.TriggerOptions{Key: "a"})
 	must(f, "Trigger with a known key whose run has ended", err)
 	equal(f, "the run for a known key", again.ID, r.ID)
-	next, err := c.Trigger(f.ctx, "n", "b")
+	next, err := c.Trigger(f.ctx, "n", coord.TriggerOptions{Key: "b"})
 	must(f, "Trigger with a key that met a conflict before", err)
 	equal(f, "Duplicate", next.Duplicate, false)
 	equal(f, "NextAt, which a trigger leaves alone", f.task("n").NextAt, t.NextAt)
@@ -557,7 +721,7 @@ func triggers(f *fixture) {
 	f.put(coord.Task{Name: "free", Kind: "k", Overlap: coord.OverlapAllow})
 	ids := map[coord.RunID]bool{}
 	for _, key := range []string{"", "", "a", "a"} {
-		r, err := c.Trigger(f.ctx, "free", key)
+		r, err := c.Trigger(f.ctx, "free", coord.TriggerOptions{Key: key})
 		must(f, "Trigger of a task that allows overlap", err)
 		ids[r.ID] = true
 	}
@@ -574,7 +738,7 @@ func deletes(f *fixture) {
 	is(f, "DeleteTask of an unknown task", c.DeleteTask(f.ctx, "none"), coord.ErrNotFound)
 	t := f.put(coord.Task{Name: "n", Kind: "k", Schedule: "@every 1m", Overlap: coord.OverlapAllow})
 	trigger := func() coord.Run {
-		r, err := c.Trigger(f.ctx, "n", "")
+		r, err := c.Trigger(f.ctx, "n", coord.TriggerOptions{})
 		must(f, "Trigger", err)
 		return r
 	}
@@ -588,7 +752,7 @@ func deletes(f *fixture) {
 	_, err := c.Task(f.ctx, "n")
 	is(f, "Task after DeleteTask", err, coord.ErrNotFound)
 	is(f, "DeleteTask, again", c.DeleteTask(f.ctx, "n"), coord.ErrNotFound)
-	_, err = c.Trigger(f.ctx, "n", "")
+	_, err = c.Trigger(f.ctx, "n", coord.TriggerOptions{})
 	is(f, "Trigger after DeleteTask", err, coord.ErrNotFound)
 	f.state(ended.ID, coord.Succeeded)
 	f.state(queued.ID, coord.Cancelled)

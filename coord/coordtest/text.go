@@ -35,17 +35,25 @@ var textTests = []test{
 	}},
 	{"names are data, in the claimer", func(f *fixture) {
 		for _, name := range awkward {
-			f.put(coord.Task{Name: name, Kind: name, Payload: everyByte(), Overlap: coord.OverlapAllow})
-			run, err := f.two.Claimer().Trigger(f.ctx, name, name)
+			limit := coord.Concurrency{Key: name, Limit: 1}
+			f.put(coord.Task{Name: name, Kind: name, Overlap: coord.OverlapAllow, Concurrency: limit})
+			run, err := f.two.Claimer().Trigger(f.ctx, name, coord.TriggerOptions{Key: name, Payload: everyByte()})
 			must(f, "Trigger", err)
-			if run.Kind != name || run.UniqueKey != name || !bytes.Equal(run.Payload, everyByte()) {
+			if run.Kind != name || run.UniqueKey != name || run.Concurrency != limit || !bytes.Equal(run.Payload, everyByte()) {
 				f.Errorf("the run of task %q: %s", name, show(run))
 			}
+			f.enqueueOne(f.one, coord.NewRun{Kind: name, Concurrency: limit}) // in whose way the first one is
 			o := want(name, 5)
-			o.Worker, o.Kinds = name, []string{"x", name}
+			o.Worker, o.Kinds, o.Limits = name, []string{"x", name}, map[string]int{name: 3}
 			claims := f.claim(f.one, o)
-			if len(claims) != 1 || claims[0].Run.Worker != name {
+			if len(claims) != 1 || claims[0].Run.ID != run.ID || claims[0].Run.Worker != name {
 				f.Fatalf("Claim of kind %q: %s", name, show(claims))
+			}
+			f.report(f.two, coord.Report{Claim: claims[0], Lines: []string{name, "", name}})
+			equal(f, fmt.Sprintf("the log of the run of %q", name), f.texts(run.ID), []string{name, "", name})
+			listed := f.runs(coord.RunFilter{Kind: name})
+			if len(listed) != 2 || listed[1].ID != run.ID {
+				f.Errorf("the runs of kind %q: %s", name, show(listed))
 			}
 			f.finish(f.two, coord.Result{Claim: claims[0], Outcome: coord.GiveUp, Error: name + string(everyByte())})
 			runs := f.enqueue(f.one, coord.NewRun{Kind: "never", UniqueKey: name}, coord.NewRun{Kind: "never", UniqueKey: name})

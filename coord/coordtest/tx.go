@@ -91,6 +91,62 @@ var txTests = []test{
 		f.store.Advance(59 * time.Second)
 		f.claimOne(f.two, "k") // the task's own schedule is in force
 	}},
+	{"a commit changes tasks and runs that are there", func(f *fixture) {
+		s := f.someWork()
+		var triggered [3]coord.Run
+		f.inTx(f.one, func(ctx context.Context, tx coord.Tx) (err error) {
+			for i, o := range []coord.TriggerOptions{{}, {Key: "a", Payload: []byte("own")}, {Key: "a"}} {
+				if triggered[i], err = tx.Trigger(ctx, "allow", o); err != nil {
+					return err
+				}
+			}
+			return s.change(ctx, tx)
+		})
+		_, err := f.two.Claimer().Task(f.ctx, "deleted")
+		is(f, "Task that was deleted", err, coord.ErrNotFound)
+		f.state(s.ofDeleted.ID, coord.Cancelled)
+		equal(f, "Paused", f.task("paused").Paused, true)
+		f.state(s.queued.ID, coord.Cancelled)
+		running := f.state(s.running.Run.ID, coord.Running)
+		equal(f, "CancelRequested", running.CancelRequested, true)
+		equal(f, "Progress", running.Progress, 50)
+		equal(f, "the log", f.texts(running.ID), []string{"half"})
+		equal(f, "Payload of the first trigger", string(triggered[0].Payload), "the task's")
+		equal(f, "Payload of the second", string(triggered[1].Payload), "own")
+		equal(f, "ID for a key that the same transaction has used", triggered[2].ID, triggered[1].ID)
+		equal(f, "Duplicate for it", triggered[2].Duplicate, true)
+		f.claimExactly("what was triggered", f.two, want("allow", 10), triggered[0].ID, triggered[1].ID)
+		again, err := f.two.Claimer().Trigger(f.ctx, "allow", coord.TriggerOptions{Key: "a"})
+		must(f, "Trigger", err)
+		equal(f, "ID for a key that a transaction has used", again.ID, triggered[1].ID)
+		f.store.Advance(time.Minute)
+		f.claimNone(f.two, "k", "one task is deleted and one paused")
+	}},
+	{"a rollback leaves tasks and runs that are there", func(f *fixture) {
+		s := f.someWork()
+		before := f.runs(coord.RunFilter{})
+		f.rollsBack(func(ctx context.Context, tx coord.Tx) error {
+			if _, err := tx.Trigger(ctx, "allow", coord.TriggerOptions{Key: "a"}); err != nil {
+				return err
+			}
+			return s.change(ctx, tx)
+		})
+		after := f.runs(coord.RunFilter{})
+		equal(f, "how many runs there are", len(after), len(before))
+		for i := range after {
+			sameRun(f, "after the rollback", after[i], before[i])
+		}
+		equal(f, "how many log lines there are", len(f.log(s.running.Run.ID, 0)), 0)
+		equal(f, "Paused", f.task("paused").Paused, false)
+		r, err := f.two.Claimer().Trigger(f.ctx, "allow", coord.TriggerOptions{Key: "a"})
+		must(f, "Trigger", err)
+		equal(f, "Duplicate for a key that was rolled back", r.Duplicate, false)
+		f.claimExactly("of what was not cancelled", f.two, want("queued", 10), s.queued.ID)
+		f.succeed(f.claimExactly("of what was not deleted", f.two, want("k", 10), s.ofDeleted.ID)...)
+		f.finish(f.one, coord.Result{Claim: s.running, Outcome: coord.Succeed})
+		f.store.Advance(time.Minute)
+		f.claimCount("of tasks that are neither deleted nor paused", f.two, want("k", 10), 2)
+	}},
 	{"an error of the function comes back as it is", func(f *fixture) {
 		own := fmt.Errorf("wrapped: %w", errOwn)
 		if err := f.one.InTx(f.ctx, func(context.Context, coord.Tx) error { return own }); err != own { //nolint:errorlint // the very error
@@ -140,12 +196,35 @@ var txTests = []test{
 	}},
 	{"an error that the function swallows does not undo the rest", func(f *fixture) {
 		f.put(coord.Task{Name: "n", Kind: "k"})
+		f.trigger("n")
+		f.enqueueOne(f.one, coord.NewRun{Kind: "ended"})
+		ended := f.claimOne(f.one, "ended")
+		f.succeed(ended)
 		f.inTx(f.one, func(ctx context.Context, tx coord.Tx) error {
 			if _, err := tx.PutTask(ctx, coord.Task{Name: "n", Kind: "k"}); !errors.Is(err, coord.ErrConflict) {
 				f.Errorf("PutTask of a name that is taken: %v; want ErrConflict", err)
 			}
 			if _, err := tx.Enqueue(ctx, coord.NewRun{}); !errors.Is(err, coord.ErrInvalid) {
 				f.Errorf("Enqueue of a run without kind: %v; want ErrInvalid", err)
+			}
+			if _, err := tx.Trigger(ctx, "n", coord.TriggerOptions{}); !errors.Is(err, coord.ErrConflict) {
+				f.Errorf("Trigger while a run is in the way: %v; want ErrConflict", err)
+			}
+			for what, err := range map[string]error{
+				"Trigger":    second(tx.Trigger(ctx, "none", coord.TriggerOptions{})),
+				"DeleteTask": tx.DeleteTask(ctx, "none"),
+				"PauseTask":  tx.PauseTask(ctx, "none", true),
+				"Cancel":     tx.Cancel(ctx, 1<<40),
+			} {
+				if !errors.Is(err, coord.ErrNotFound) {
+					f.Errorf("%s of what is not there: %v; want ErrNotFound", what, err)
+				}
+			}
+			if err := tx.Cancel(ctx, ended.Run.ID); !errors.Is(err, coord.ErrConflict) {
+				f.Errorf("Cancel of a run that has ended: %v; want ErrConflict", err)
+			}
+			if err := tx.Report(ctx, coord.Report{Claim: ended, Progress: 1}); !errors.Is(err, coord.ErrFenced) {
+				f.Errorf("Report of a run that has ended: %v; want ErrFenced", err)
 			}
 			_, err := tx.Enqueue(ctx, coord.NewRun{Kind: "new"})
 			return err
@@ -274,6 +353,42 @@ var txTests = []test{
 		equal(f, "whether the row that was rolled back is there", has("undone"), false)
 		equal(f, "the number of the last event", f.head("t").Seq, int64(1))
 	}},
+}
+
+// someWork is tasks and runs for a transaction to change.
+type someWork struct {
+	ofDeleted, queued coord.Run
+	running           coord.Claim
+}
+
+func (f *fixture) someWork() (s someWork) {
+	f.Helper()
+	for _, name := range []string{"deleted", "paused"} {
+		t := minutely("", "")
+		t.Name = name
+		f.put(t)
+	}
+	f.put(coord.Task{Name: "allow", Kind: "allow", Overlap: coord.OverlapAllow, Payload: []byte("the task's")})
+	s.ofDeleted = f.trigger("deleted")
+	s.queued = f.enqueueOne(f.one, coord.NewRun{Kind: "queued"})
+	f.enqueueOne(f.one, coord.NewRun{Kind: "running"})
+	s.running = f.claimOne(f.one, "running")
+	return s
+}
+
+func (s someWork) change(ctx context.Context, tx coord.Tx) error {
+	if err := tx.Report(ctx, coord.Report{Claim: s.running, Progress: 50, Lines: []string{"half"}}); err != nil {
+		return err
+	}
+	for _, id := range []coord.RunID{s.running.Run.ID, s.queued.ID} {
+		if err := tx.Cancel(ctx, id); err != nil {
+			return err
+		}
+	}
+	if err := tx.PauseTask(ctx, "paused", true); err != nil {
+		return err
+	}
+	return tx.DeleteTask(ctx, "deleted")
 }
 
 // rollsBack runs fn in a transaction that then fails.

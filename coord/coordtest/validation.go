@@ -31,6 +31,7 @@ var validationTests = []test{
 		must(f, "Enqueue of nothing", err)
 		equal(f, "the runs of an Enqueue of nothing", len(runs), 0)
 		must(f, "Finish of nothing", c.Finish(f.ctx))
+		must(f, "Report of nothing", c.Report(f.ctx))
 		_, err = c.Extend(f.ctx, time.Minute)
 		must(f, "Extend of nothing", err)
 		_, err = f.one.Broadcaster().Publish(f.ctx)
@@ -56,6 +57,14 @@ var validationTests = []test{
 		is(f, "Allow with a cancelled context", err, context.Canceled)
 		_, err = f.one.Tickets().Issue(ctx, pass("s"))
 		is(f, "Issue with a cancelled context", err, context.Canceled)
+		_, err = f.one.Claimer().Trigger(ctx, "n", coord.TriggerOptions{})
+		is(f, "Trigger with a cancelled context", err, context.Canceled)
+		_, _, err = f.one.Claimer().NextDue(ctx)
+		is(f, "NextDue with a cancelled context", err, context.Canceled)
+		err = firstError(f.one.Claimer().Log(ctx, 1, 0))
+		is(f, "Log with a cancelled context", err, context.Canceled)
+		err = f.one.Claimer().Report(ctx, coord.Report{Progress: 1})
+		is(f, "Report with a cancelled context", err, context.Canceled)
 		equal(f, "how many runs are stored", len(f.runs(coord.RunFilter{})), 0)
 	}},
 }
@@ -127,6 +136,13 @@ var badTasks = []badCall{
 	}),
 	badTask("Task.Timeout", "is negative", func(t *coord.Task) { t.Timeout = -1 }),
 	badTask("Task.Priority", "is too high", func(t *coord.Task) { t.Priority = 5 }),
+	badTask("Task.Schedule", "is a single time that does not exist", func(t *coord.Task) { t.Schedule = "@at 2026-02-30 12:00" }),
+	badTask("Task.Concurrency.Key", "is too long", func(t *coord.Task) { t.Concurrency.Key = strings.Repeat("x", 201) }),
+	badTask("Task.Concurrency.Key", "has a NUL", func(t *coord.Task) { t.Concurrency.Key = "a\x00b" }),
+	badTask("Task.Concurrency.Limit", "is of no key", func(t *coord.Task) { t.Concurrency.Limit = 1 }),
+	badTask("Task.Concurrency.Limit", "is too high", func(t *coord.Task) {
+		t.Concurrency = coord.Concurrency{Key: "key", Limit: 10001}
+	}),
 	badTask("Task.Version", "is negative", func(t *coord.Task) { t.Version = -1 }),
 }
 
@@ -160,6 +176,11 @@ var badRuns = []badCall{
 	badRun("Retry.MaxAttempts", "is negative", func(r *coord.NewRun) { r.Retry.MaxAttempts = -1 }),
 	badRun("Timeout", "is negative", func(r *coord.NewRun) { r.Timeout = -1 }),
 	badRun("Priority", "is too high", func(r *coord.NewRun) { r.Priority = 5 }),
+	badRun("Concurrency.Key", "is not UTF-8", func(r *coord.NewRun) { r.Concurrency.Key = "\xff" }),
+	badRun("Concurrency.Limit", "is of no key", func(r *coord.NewRun) { r.Concurrency.Limit = 2 }),
+	badRun("Concurrency.Limit", "is negative", func(r *coord.NewRun) {
+		r.Concurrency = coord.Concurrency{Key: "key", Limit: -1}
+	}),
 	{"runs", "are too many", func(f *fixture) error {
 		_, err := f.one.Claimer().Enqueue(f.ctx, make([]coord.NewRun, coord.MaxEnqueue+1)...)
 		return err
@@ -170,6 +191,10 @@ var badRuns = []badCall{
 	{"RunFilter.State", bad, func(f *fixture) error {
 		return firstError(f.one.Claimer().Runs(f.ctx, coord.RunFilter{State: "asleep"}))
 	}},
+	{"RunFilter.Kind", "has a NUL", func(f *fixture) error {
+		return firstError(f.one.Claimer().Runs(f.ctx, coord.RunFilter{Kind: "a\x00"}))
+	}},
+	{"after", "is negative", func(f *fixture) error { return firstError(f.one.Claimer().Log(f.ctx, 1, -1)) }},
 	{"RunRetention.Age", "is negative", func(f *fixture) error {
 		_, err := f.one.Claimer().Prune(f.ctx, coord.RunRetention{Age: -1})
 		return err
@@ -196,6 +221,9 @@ var badClaims = []badCall{
 	badClaim("Limit", "is too high", func(o *coord.ClaimOptions) { o.Limit = 1001 }),
 	badClaim("Lease", "is too short", func(o *coord.ClaimOptions) { o.Lease = time.Millisecond }),
 	badClaim("Lease", "is too long", func(o *coord.ClaimOptions) { o.Lease = 25 * time.Hour }),
+	badClaim("Limits[k]", "is zero", func(o *coord.ClaimOptions) { o.Limits = map[string]int{"k": 0} }),
+	badClaim("Limits[k]", "is too high", func(o *coord.ClaimOptions) { o.Limits = map[string]int{"k": 10001} }),
+	badClaim("Limits[]", "is of no kind", func(o *coord.ClaimOptions) { o.Limits = map[string]int{"": 1} }),
 	{"lease", "is too short", func(f *fixture) error {
 		_, err := f.one.Claimer().Extend(f.ctx, 0, coord.Claim{Run: coord.Run{ID: 1}})
 		return err
@@ -210,6 +238,38 @@ var badClaims = []badCall{
 		r := coord.Result{Claim: coord.Claim{Run: coord.Run{ID: 1}}, Outcome: coord.Succeed}
 		return f.one.Claimer().Finish(f.ctx, r, r)
 	}},
+	badReport("Report.Progress", "is negative", coord.Report{Progress: -1}),
+	badReport("Report.Progress", "is beyond the end", coord.Report{Progress: 101}),
+	badReport("Report.Lines", "are too many", coord.Report{Lines: make([]string, coord.MaxBatch+1)}),
+	badReport("reports", "name a run twice", coord.Report{Progress: 1}, coord.Report{Progress: 2}),
+	badReport("reports", "are too many", make([]coord.Report, coord.MaxBatch+1)...),
+	badTrigger("TriggerOptions.Key", "is too long", coord.TriggerOptions{Key: strings.Repeat("x", 201)}),
+	badTrigger("TriggerOptions.Key", "has a NUL", coord.TriggerOptions{Key: "a\x00"}),
+	badTrigger("TriggerOptions.Payload", "is too long", coord.TriggerOptions{Payload: make([]byte, coord.MaxPayload+1)}),
+}
+
+func badReport(field, why string, reports ...coord.Report) badCall {
+	return badCall{field, why, func(f *fixture) error {
+		txErr := f.one.InTx(f.ctx, func(ctx context.Context, tx coord.Tx) error { return tx.Report(ctx, reports...) })
+		if !errors.Is(txErr, coord.ErrInvalid) {
+			f.Errorf("Tx.Report whose %s %s: the error is %v; want ErrInvalid", field, why, txErr)
+		}
+		return f.one.Claimer().Report(f.ctx, reports...)
+	}}
+}
+
+func badTrigger(field, why string, o coord.TriggerOptions) badCall {
+	return badCall{field, why, func(f *fixture) error {
+		txErr := f.one.InTx(f.ctx, func(ctx context.Context, tx coord.Tx) error {
+			_, err := tx.Trigger(ctx, "n", o)
+			return err
+		})
+		if !errors.Is(txErr, coord.ErrInvalid) {
+			f.Errorf("Tx.Trigger whose %s %s: the error is %v; want ErrInvalid", field, why, txErr)
+		}
+		_, err := f.one.Claimer().Trigger(f.ctx, "n", o)
+		return err
+	}}
 }
 
 func badTicket(field, why string, change func(t *coord.TicketFor)) badCall {

@@ -42,18 +42,20 @@ type Store struct {
 	observed coord.Options
 	limits   limits
 
-	hints  hint.Hub
-	hubsMu sync.Mutex
-	hubs   map[*feed.Hub]struct{} // one per open handle
+	hints   hint.Hub
+	cancels hint.Hub
+	hubsMu  sync.Mutex
+	hubs    map[*feed.Hub]struct{} // one per open handle
 
 	lock lock
 	// Below: guarded by lock.
-	ring   bool     // runs may have become due by what is under way
-	inTx   bool     // a transaction is under way
-	undo   []func() // what a rollback does, last first
-	work   work
-	passes passes
-	topics map[string]*topic
+	ring        bool     // runs may have become due by what is under way
+	ringCancels bool     // running runs were asked to stop by what is under way
+	inTx        bool     // a transaction is under way
+	undo        []func() // what a rollback does, last first
+	work        work
+	passes      passes
+	topics      map[string]*topic
 }
 
 // NewStore returns an empty store.
@@ -113,15 +115,18 @@ func (s *Store) write(ctx context.Context, fn func(now time.Time) error) error {
 		return err
 	}
 	defer s.lock.release()
-	defer s.ringHints()
+	defer s.notify()
 	return fn(s.now())
 }
 
-func (s *Store) ringHints() {
+func (s *Store) notify() {
 	if s.ring {
-		s.ring = false
 		s.hints.Notify()
 	}
+	if s.ringCancels {
+		s.cancels.Notify()
+	}
+	s.ring, s.ringCancels = false, false
 }
 
 // onRollback notes how to take a change back.

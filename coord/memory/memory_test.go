@@ -80,18 +80,14 @@ func TestTasksByTheClock(t *testing.T) {
 		for i, b := range []coord.Backend{one, two} {
 			w, err := worker.New(b.Claimer(), worker.Options{
 				Name: fmt.Sprint("worker-", i), Lease: 3 * time.Second,
-				Handlers: map[string]worker.Handler{"tick": func(ctx context.Context, c coord.Claim) error {
-					payload := fmt.Append(nil, c.Run.ScheduledFor.Unix())
-					err := b.InTx(ctx, func(ctx context.Context, tx coord.Tx) error {
+				Handlers: map[string]worker.Handler{"tick": func(ctx context.Context, r *worker.Run) error {
+					payload := fmt.Append(nil, r.Run.ScheduledFor.Unix())
+					return b.InTx(ctx, func(ctx context.Context, tx coord.Tx) error {
 						if err := tx.Publish(ctx, coord.NewEvent{Topic: "ticks", Kind: "tick", Payload: payload}); err != nil {
 							return err
 						}
-						return tx.Finish(ctx, coord.Result{Claim: c, Outcome: coord.Succeed})
+						return r.FinishIn(ctx, tx)
 					})
-					if err != nil {
-						return err
-					}
-					return worker.ErrFinished
 				}},
 			})
 			if err != nil {

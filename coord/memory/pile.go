@@ -31,6 +31,15 @@ func (p *pile[T]) remove(item T) {
 	}
 }
 
+// walk visits the items from the i-th downwards; below one for which visit returns
+// false it visits none.
+func (p *pile[T]) walk(i int, visit func(item T) bool) {
+	if i < len(p.items) && visit(p.items[i]) {
+		p.walk(2*i+1, visit)
+		p.walk(2*i+2, visit)
+	}
+}
+
 func (p *pile[T]) swap(i, j int) {
 	p.items[i], p.items[j] = p.items[j], p.items[i]
 	*p.place(p.items[i]), *p.place(p.items[j]) = i, j

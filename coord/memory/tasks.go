@@ -99,12 +99,59 @@ func (s *Store) putTask(now time.Time, n coord.Task) (coord.Task, error) {
 	return t.out(), nil
 }
 
-// queueFor queues a run of a task.
-func (s *Store) queueFor(now time.Time, t *task, key string, scheduledFor, due time.Time) *run {
-	return s.insert(now, t, coord.Run{
-		TaskID: t.ID, Kind: t.Kind, Payload: t.Payload, UniqueKey: key, ScheduledFor: scheduledFor, DueAt: due,
-		Retry: t.Retry, Timeout: t.Timeout, Priority: t.Priority, AtMostOnce: t.AtMostOnce,
+func (s *Store) deleteTask(now time.Time, name string) error {
+	t := s.work.tasks[name]
+	if t == nil {
+		return coord.ErrNotFound
+	}
+	s.unfileTask(t)
+	delete(s.work.tasks, name)
+	s.onRollback(func() {
+		s.work.tasks[name] = t
+		s.fileTask(t)
 	})
+	for _, r := range s.work.history {
+		if r.task == t && !r.State.Ended() {
+			s.stop(now, r)
+		}
+	}
+	return nil
+}
+
+func (s *Store) pauseTask(now time.Time, name string, paused bool) error {
+	t := s.work.tasks[name]
+	if t == nil {
+		return coord.ErrNotFound
+	}
+	s.changeTask(t, func(t *coord.Task) { t.Paused, t.UpdatedAt = paused, now })
+	s.ring = s.ring || !paused
+	return nil
+}
+
+// queueFor queues a run of a task that is due then.
+func (s *Store) queueFor(now time.Time, t *task, due time.Time, r coord.Run) *run {
+	r.TaskID, r.Kind, r.DueAt, r.Retry, r.Timeout = t.ID, t.Kind, due, t.Retry, t.Timeout
+	r.Priority, r.Concurrency, r.AtMostOnce = t.Priority, t.Concurrency, t.AtMostOnce
+	if r.Payload == nil {
+		r.Payload = t.Payload
+	}
+	return s.insert(now, t, r)
+}
+
+func (s *Store) trigger(now time.Time, name string, o coord.TriggerOptions) (coord.Run, error) {
+	t := s.work.tasks[name]
+	if t == nil {
+		return coord.Run{}, coord.ErrNotFound
+	}
+	if earlier := s.work.keys[uniqueKey{t.ID, o.Key}]; o.Key != "" && earlier != nil {
+		run := earlier.out()
+		run.Duplicate = true
+		return run, nil
+	}
+	if t.blocked() {
+		return coord.Run{}, coord.ErrConflict
+	}
+	return s.queueFor(now, t, now, coord.Run{Payload: bytes.Clone(o.Payload), UniqueKey: o.Key}).out(), nil
 }
 
 // fire turns the occurrences of tasks of these kinds that are due into queued
@@ -132,7 +179,7 @@ func (s *Store) fireTask(now time.Time, t *task) error {
 	s.changeTask(t, func(t *coord.Task) { t.NextAt = next })
 	for _, at := range occurrences {
 		if !s.work.occurrences[occurrence{t.ID, at.UnixMicro()}] {
-			s.queueFor(now, t, "", at, at)
+			s.queueFor(now, t, at, coord.Run{ScheduledFor: at})
 		}
 	}
 	return nil
@@ -175,52 +222,17 @@ func (c claimer) Tasks(ctx context.Context) iter.Seq2[coord.Task, error] {
 }
 
 func (c claimer) DeleteTask(ctx context.Context, name string) error {
-	s := c.store
-	return s.write(ctx, func(now time.Time) error {
-		t := s.work.tasks[name]
-		if t == nil {
-			return coord.ErrNotFound
-		}
-		s.unfileTask(t)
-		delete(s.work.tasks, name)
-		for _, r := range s.work.history {
-			if r.task == t && !r.State.Ended() {
-				s.cancel(now, r)
-			}
-		}
-		return nil
-	})
+	return c.store.write(ctx, func(now time.Time) error { return c.store.deleteTask(now, name) })
 }
 
 func (c claimer) PauseTask(ctx context.Context, name string, paused bool) error {
-	return c.store.write(ctx, func(now time.Time) error {
-		t := c.store.work.tasks[name]
-		if t == nil {
-			return coord.ErrNotFound
-		}
-		c.store.changeTask(t, func(t *coord.Task) { t.Paused, t.UpdatedAt = paused, now })
-		c.store.ring = c.store.ring || !paused
-		return nil
-	})
+	return c.store.write(ctx, func(now time.Time) error { return c.store.pauseTask(now, name, paused) })
 }
 
-func (c claimer) Trigger(ctx context.Context, name, key string) (queued coord.Run, err error) {
-	s := c.store
-	err = s.write(ctx, func(now time.Time) error {
-		t := s.work.tasks[name]
-		if t == nil {
-			return coord.ErrNotFound
-		}
-		if earlier := s.work.keys[uniqueKey{t.ID, key}]; key != "" && earlier != nil {
-			queued = earlier.out()
-			queued.Duplicate = true
-			return nil
-		}
-		if t.blocked() {
-			return coord.ErrConflict
-		}
-		queued = s.queueFor(now, t, key, time.Time{}, now).out()
-		return nil
+func (c claimer) Trigger(ctx context.Context, name string, o coord.TriggerOptions) (queued coord.Run, err error) {
+	err = c.store.write(ctx, func(now time.Time) (err error) {
+		queued, err = c.store.trigger(now, name, o)
+		return err
 	})
 	return queued, err
 }

@@ -33,7 +33,7 @@ func (h *handle) InTx(ctx context.Context, fn func(context.Context, coord.Tx) er
 	// Even if ctx has ended meanwhile: fn may have committed rows of its own.
 	done = true
 	s.publish(s.now(), t.events)
-	s.ringHints()
+	s.notify()
 	return nil
 }
 
@@ -41,7 +41,7 @@ func (s *Store) rollBack() {
 	for _, undo := range slices.Backward(s.undo) {
 		undo()
 	}
-	s.ring = false
+	s.ring, s.ringCancels = false, false
 }
 
 // tx is a transaction; the store is locked for as long as it lasts.
@@ -67,6 +67,27 @@ func (t *tx) PutTask(ctx context.Context, task coord.Task) (coord.Task, error) {
 	return t.store.putTask(t.now, task)
 }
 
+func (t *tx) DeleteTask(ctx context.Context, name string) error {
+	if err := t.usable(ctx); err != nil {
+		return err
+	}
+	return t.store.deleteTask(t.now, name)
+}
+
+func (t *tx) PauseTask(ctx context.Context, name string, paused bool) error {
+	if err := t.usable(ctx); err != nil {
+		return err
+	}
+	return t.store.pauseTask(t.now, name, paused)
+}
+
+func (t *tx) Trigger(ctx context.Context, name string, o coord.TriggerOptions) (coord.Run, error) {
+	if err := t.usable(ctx); err != nil {
+		return coord.Run{}, err
+	}
+	return t.store.trigger(t.now, name, o)
+}
+
 func (t *tx) Enqueue(ctx context.Context, runs ...coord.NewRun) ([]coord.Run, error) {
 	if err := t.usable(ctx); err != nil {
 		return nil, err
@@ -79,6 +100,20 @@ func (t *tx) Finish(ctx context.Context, results ...coord.Result) error {
 		return err
 	}
 	return t.store.finish(t.now, results)
+}
+
+func (t *tx) Report(ctx context.Context, reports ...coord.Report) error {
+	if err := t.usable(ctx); err != nil {
+		return err
+	}
+	return t.store.report(t.now, reports)
+}
+
+func (t *tx) Cancel(ctx context.Context, id coord.RunID) error {
+	if err := t.usable(ctx); err != nil {
+		return err
+	}
+	return t.store.cancel(t.now, id)
 }
 
 func (t *tx) Publish(ctx context.Context, events ...coord.NewEvent) error {

@@ -99,7 +99,8 @@ type backend struct {
 	own          []*bun.DB
 
 	feed      *feed.Hub
-	hints     hint.Hub
+	hints     hint.Hub // runs may be due
+	cancels   hint.Hub // runs may have been asked to stop
 	publishes *batch.Batcher[[]row.NewEvent, []coord.Position]
 	bell      *doorbell
 	reader    *reader

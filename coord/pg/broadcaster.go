@@ -34,7 +34,7 @@ func (b *backend) publishShared(ctx context.Context, calls [][]row.NewEvent) ([]
 	if err != nil {
 		return nil, storeError(ctx, err)
 	}
-	b.ring(true, false)
+	b.ring(newEvents)
 	return row.Share(calls, positions), nil
 }
 

@@ -3,73 +3,83 @@ package pg
 import (
 	"cmp"
 	"context"
+	"database/sql"
 	"fmt"
-	"iter"
 	"slices"
 	"time"
 
+	"github.com/lib/pq"
 	"github.com/uptrace/bun"
 
 	"github.com/tandemhq/tandem/coord"
+	"github.com/tandemhq/tandem/coord/internal/gate"
 	"github.com/tandemhq/tandem/coord/internal/row"
 )
 
 type claimer struct{ b *backend }
 
-func (c claimer) Enqueue(ctx context.Context, runs ...coord.NewRun) (queued []coord.Run, err error) {
-	err = inTx(ctx, c.b.db, func(tx bun.Tx) error {
-		queued, err = enqueue(ctx, tx, runs)
-		return err
-	})
+func (c claimer) Enqueue(ctx context.Context, runs ...coord.NewRun) ([]coord.Run, error) {
+	queued, err := enqueue(ctx, c.b.db, runs)
 	if err != nil {
 		return nil, storeError(ctx, err)
 	}
-	c.b.ring(false, true)
+	c.b.ring(newRuns)
 	return queued, nil
 }
 
+// enqueueSQL inserts runs that are numbered in the order of the list.
+const enqueueSQL = `INSERT INTO coord_runs AS r (id, kind, payload, unique_key, at, due_at, max_attempts, backoff, max_backoff,
+		timeout, priority, gate, concurrency_limit, at_most_once, state, exclusive, created_at) OVERRIDING SYSTEM VALUE
+	SELECT v.id, v.kind, v.payload, NULLIF(v.unique_key, ''), d.due, d.due, v.max_attempts, v.backoff, v.max_backoff,
+		v.timeout, v.priority, NULLIF(v.gate, ''), v.places, v.at_most_once, 'queued', false, now.at
+	FROM (SELECT coord_clock() AS at) AS now, (
+		SELECT nextval('coord_runs_id_seq') AS id, * FROM unnest(?::text[], ?::bytea[], ?::text[], ?::bigint[], ?::timestamptz[],
+			?::integer[], ?::bigint[], ?::bigint[], ?::bigint[], ?::smallint[], ?::text[], ?::integer[], ?::boolean[])
+	) AS v (id, kind, payload, unique_key, delay, due, max_attempts, backoff, max_backoff, timeout, priority, gate, places, at_most_once),
+	LATERAL (SELECT COALESCE(v.due, now.at + v.delay * interval '1 microsecond') AS due) AS d`
+
+// enqueue queues runs by one statement.
 func enqueue(ctx context.Context, db bun.IDB, runs []coord.NewRun) ([]coord.Run, error) {
-	var list row.Values
-	for _, r := range runs {
-		due := "coord_clock()"
-		at := []any{}
-		switch {
-		case r.Delay > 0:
-			due = "coord_clock() + ? * interval '1 microsecond'"
-			at = []any{row.Micros(r.Delay)}
-		case !r.DueAt.IsZero():
-			due = "?"
-			at = []any{row.Time{Time: r.DueAt}}
+	n := len(runs)
+	kinds, payloads, keys, gates := make([]string, n), make([][]byte, n), make([]string, n), make([]string, n)
+	delays, dues := make([]int64, n), make([]sql.NullString, n)
+	attempts, backoffs, maxBackoffs := make([]int64, n), make([]int64, n), make([]int64, n)
+	timeouts, priorities, places, once := make([]int64, n), make([]int64, n), make([]int64, n), make([]bool, n)
+	keyed := false
+	for i, r := range runs {
+		kinds[i], payloads[i], keys[i], gates[i] = r.Kind, row.Bytes(r.Payload), r.UniqueKey, gate.Of(r.Concurrency)
+		delays[i] = row.Micros(r.Delay)
+		if r.Delay == 0 && !r.DueAt.IsZero() {
+			dues[i] = sql.NullString{String: row.Timestamp(r.DueAt), Valid: true}
 		}
-		vs := append([]any{r.Kind, row.Bytes(r.Payload), r.UniqueKey}, at...)
-		vs = append(vs, r.Retry.MaxAttempts, row.Micros(r.Retry.Backoff), row.Micros(r.Retry.MaxBackoff),
-			row.Micros(r.Timeout), r.Priority, r.AtMostOnce)
-		list.Add("(?, ?::bytea, NULLIF(?, ''), "+due+", ?, ?, ?, ?, ?, ?)", vs...)
+		attempts[i], backoffs[i], maxBackoffs[i] = int64(r.Retry.MaxAttempts), row.Micros(r.Retry.Backoff), row.Micros(r.Retry.MaxBackoff)
+		timeouts[i], priorities[i], places[i] = row.Micros(r.Timeout), int64(r.Priority), int64(r.Concurrency.Limit)
+		once[i] = r.AtMostOnce
+		keyed = keyed || r.UniqueKey != ""
 	}
-	// Numbered in the order of the list and inserted in the order of the keys, so
-	// that calls with the same keys can't deadlock.
-	var rows []row.Run
-	err := db.NewRaw(`INSERT INTO coord_runs AS r (id, kind, payload, unique_key, at, due_at, max_attempts, backoff, max_backoff,
-			timeout, priority, at_most_once, state, exclusive, created_at) OVERRIDING SYSTEM VALUE
-		SELECT v.id, v.kind, v.payload, v.unique_key, v.due, v.due, v.max_attempts, v.backoff, v.max_backoff,
-			v.timeout, v.priority, v.at_most_once, 'queued', false, coord_clock()
-		FROM (SELECT nextval('coord_runs_id_seq') AS id, * FROM (VALUES `+list.String()+`) AS list) AS v (id, kind, payload,
-			unique_key, due, max_attempts, backoff, max_backoff, timeout, priority, at_most_once)
-		ORDER BY v.unique_key COLLATE "C", v.id
-		ON CONFLICT (task_id, unique_key) WHERE unique_key IS NOT NULL DO NOTHING
-		RETURNING `+row.RunColumns, list.Args...).Scan(ctx, &rows)
+	statement := enqueueSQL
+	if keyed {
+		// In the order of the keys, so that calls with the same keys can't deadlock.
+		statement += ` ORDER BY v.unique_key COLLATE "C", v.id
+			ON CONFLICT (task_id, unique_key) WHERE unique_key IS NOT NULL DO NOTHING`
+	}
+	var rows []row.Queued
+	err := db.NewRaw(statement+` RETURNING id, COALESCE(unique_key, '') AS unique_key, at, created_at`,
+		pq.StringArray(kinds), pq.ByteaArray(payloads), pq.StringArray(keys), pq.Int64Array(delays), pq.Array(dues),
+		pq.Int64Array(attempts), pq.Int64Array(backoffs), pq.Int64Array(maxBackoffs),
+		pq.Int64Array(timeouts), pq.Int64Array(priorities), pq.StringArray(gates), pq.Int64Array(places), pq.BoolArray(once),
+	).Scan(ctx, &rows)
 	if err != nil {
 		return nil, err
 	}
-	slices.SortFunc(rows, func(a, b row.Run) int { return cmp.Compare(a.ID, b.ID) })
-	if len(rows) == len(runs) {
-		return row.Runs(rows), nil
+	slices.SortFunc(rows, func(a, b row.Queued) int { return cmp.Compare(a.ID, b.ID) })
+	var earlier map[string]coord.Run
+	if len(rows) < n {
+		if earlier, err = runsByKey(ctx, db, 0, row.UniqueKeys(runs)...); err != nil {
+			return nil, err
+		}
 	}
-	earlier, err := runsByKey(ctx, db, 0, row.UniqueKeys(runs)...)
-	if err != nil {
-		return nil, err
-	}
-	return row.WithDuplicates(runs, rows, earlier)
+	return row.Enqueued(runs, rows, earlier)
 }
 
 // runsByKey finds runs of a task, or of none.
@@ -85,64 +95,33 @@ func runsByKey(ctx context.Context, db bun.IDB, task int64, keys ...string) (map
 	return row.ByKey(rows), err
 }
 
-func (c claimer) Trigger(ctx context.Context, name, key string) (run coord.Run, err error) {
-	err = inTx(ctx, c.b.db, func(tx bun.Tx) error {
-		run, err = trigger(ctx, tx, name, key)
-		return err
-	})
-	if err != nil {
-		return coord.Run{}, storeError(ctx, err)
-	}
-	c.b.ring(false, true)
-	return run, nil
-}
-
-func trigger(ctx context.Context, tx bun.Tx, name, key string) (coord.Run, error) {
-	var tasks []int64
-	if err := tx.NewRaw(`SELECT id FROM coord_tasks WHERE name = ? FOR SHARE`, name).Scan(ctx, &tasks); err != nil {
-		return coord.Run{}, err
-	}
-	if len(tasks) == 0 {
-		return coord.Run{}, coord.ErrNotFound
-	}
-	var rows []row.Run
-	err := tx.NewRaw(`INSERT INTO coord_runs AS r (task_id, kind, payload, unique_key, state, exclusive, at, due_at,
-			max_attempts, backoff, max_backoff, timeout, priority, at_most_once, created_at)
-		SELECT id, kind, payload, NULLIF(?, ''), 'queued', overlap = 'forbid', coord_clock(), coord_clock(),
-			max_attempts, backoff, max_backoff, timeout, priority, at_most_once, coord_clock()
-		FROM coord_tasks t WHERE id = ? AND `+notInTheWay+`
-		ON CONFLICT DO NOTHING RETURNING `+row.RunColumns, key, tasks[0]).Scan(ctx, &rows)
-	if err != nil {
-		return coord.Run{}, err
-	}
-	if len(rows) == 1 {
-		return rows[0].Coord(), nil
-	}
-	byKey, err := runsByKey(ctx, tx, tasks[0], key)
-	if err != nil {
-		return coord.Run{}, err
-	}
-	earlier, ok := byKey[key]
-	if !ok {
-		return coord.Run{}, fmt.Errorf("%w: the task has a run that has not ended", coord.ErrConflict)
-	}
-	earlier.Duplicate = true
-	return earlier, nil
-}
-
 func (c claimer) Claim(ctx context.Context, o coord.ClaimOptions) ([]coord.Claim, error) {
-	claims, tasksDue, err := c.take(ctx, o)
-	if !tasksDue || err != nil {
+	claims, left, err := c.look(ctx, o)
+	if left.ended > 0 {
+		c.b.ring(newRuns) // they have made way
+	}
+	if !left.tasks || err != nil {
 		return claimed(ctx, claims, err)
 	}
 	made, bad, err := c.b.fire(ctx, o.Kinds)
 	err = cmp.Or(err, bad)
 	if made > 0 && len(claims) < o.Limit {
 		o.Limit -= len(claims)
-		more, _, takeErr := c.take(ctx, o)
+		more, _, takeErr := c.look(ctx, o)
 		claims, err = append(claims, more...), takeErr
 	}
 	return claimed(ctx, claims, err)
+}
+
+// look takes what is due, the gated way if there is need to.
+func (c claimer) look(ctx context.Context, o coord.ClaimOptions) ([]coord.Claim, left, error) {
+	if len(o.Limits) == 0 {
+		claims, left, err := c.take(ctx, c.b.db, o, nil)
+		if !left.gated || err != nil {
+			return claims, left, err
+		}
+	}
+	return c.takeGated(ctx, o)
 }
 
 // claimed returns an error only without claims: those are leased, and the error
@@ -154,123 +133,111 @@ func claimed(ctx context.Context, claims []coord.Claim, err error) ([]coord.Clai
 	return nil, storeError(ctx, err)
 }
 
-// takeSQL claims due runs and says whether there are tasks to fire.
-//
-// MATERIALIZED keeps the planner from running the subquery again, which would
-// claim more than the limit. One search per priority keeps each an index scan
-// that ends at the limit, whatever lies in the future.
-const takeSQL = `WITH due AS MATERIALIZED (
-		SELECT r.id, r.again FROM unnest('{1,2,3,4}'::smallint[]) AS p(priority)
-		CROSS JOIN LATERAL (
-			SELECT id, state = 'queued' OR NOT (cancel_requested OR at_most_once OR attempt >= max_attempts) AS again
-			FROM coord_runs
-			WHERE priority = p.priority AND state IN ('queued', 'running') AND at <= coord_now() AND kind IN (?0)
-			ORDER BY at, id LIMIT ?1 FOR UPDATE SKIP LOCKED
-		) AS r LIMIT ?1
-	), taken AS (
-		UPDATE coord_runs AS r SET
-			state = CASE WHEN due.again THEN 'running' WHEN r.cancel_requested THEN 'cancelled' ELSE 'failed' END,
-			at = coord_clock() + CASE WHEN due.again THEN ?2 ELSE 0 END * interval '1 microsecond',
-			token = r.token + 1,
-			attempt = r.attempt + due.again::int,
-			rescues = r.rescues + (r.state = 'running')::int,
-			worker = CASE WHEN due.again THEN ?3 ELSE r.worker END,
-			error = CASE WHEN due.again OR r.cancel_requested THEN r.error ELSE ?4 END,
-			started_at = CASE WHEN due.again THEN coord_clock() ELSE r.started_at END,
-			finished_at = CASE WHEN due.again THEN NULL ELSE coord_clock() END
-		FROM due WHERE r.id = due.id
-		RETURNING ` + row.RunColumns + `
-	)
-	SELECT EXISTS (SELECT FROM coord_tasks t WHERE next_at <= coord_now() AND NOT paused AND kind IN (?0) AND ` + notInTheWay + `) AS tasks_due,
-		COALESCE(taken.id, 0) AS id, taken.*
-	FROM (SELECT) AS one LEFT JOIN taken ON true`
-
-func (c claimer) take(ctx context.Context, o coord.ClaimOptions) (claims []coord.Claim, tasksDue bool, err error) {
+// take leases due runs that have no gate, or those that are chosen, and says what
+// else there is to do.
+func (c claimer) take(ctx context.Context, db bun.IDB, o coord.ClaimOptions, chosen []int64) (claims []coord.Claim, all left, err error) {
 	for {
-		var rows []struct {
-			TasksDue bool `bun:"tasks_due"`
-			row.Run
-		}
-		err = c.b.db.NewRaw(takeSQL, bun.List(o.Kinds), o.Limit, row.Micros(o.Lease), o.Worker, coord.LostError).Scan(ctx, &rows)
-		if err != nil {
-			return claims, tasksDue, err
-		}
-		runs := make([]row.Run, 0, len(rows))
-		for _, r := range rows {
-			tasksDue = r.TasksDue
-			if r.ID != 0 {
-				runs = append(runs, r.Run)
-			}
-		}
-		found, taken := len(runs), row.Claims(runs)
+		taken, left, err := c.takeOnce(ctx, db, o, chosen)
 		claims = append(claims, taken...)
-		if found < o.Limit || found == len(taken) {
-			return claims, tasksDue, nil
+		left.ended += all.ended
+		// Runs that had to end took the places of others.
+		full := len(taken)+left.ended-all.ended == o.Limit
+		all = left
+		if o.Limit -= len(taken); err != nil || !full || o.Limit == 0 || chosen != nil {
+			return claims, all, err
 		}
-		o.Limit -= len(taken) // runs that had to end took the places of others
 	}
+}
+
+// left is what a look for runs has found besides those that it took.
+type left struct {
+	tasks, gated bool // are due
+	ended        int  // runs that were lost
+}
+
+func (c claimer) takeOnce(ctx context.Context, db bun.IDB, o coord.ClaimOptions, chosen []int64) (claims []coord.Claim, left left, err error) {
+	ids := any(nil)
+	if chosen != nil {
+		ids = pq.Int64Array(chosen)
+	}
+	rows, err := db.QueryContext(ctx, `SELECT * FROM coord_claim(?, ?, ?, ?, ?, ?)`,
+		pq.StringArray(o.Kinds), o.Limit, ids, row.Micros(o.Lease), o.Worker, coord.LostError)
+	if err != nil {
+		return nil, left, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var what string
+		var now row.Time
+		var r row.Claimed
+		if err := rows.Scan(append([]any{&what, &now}, r.Fields()...)...); err != nil {
+			return nil, left, err
+		}
+		switch what {
+		case string(coord.Running):
+			claims = append(claims, r.Claim(o, now.Time))
+		case "tasks":
+			left.tasks = true
+		case "gated":
+			left.gated = true
+		default:
+			left.ended++
+		}
+	}
+	row.SortClaims(claims)
+	return claims, left, rows.Err()
 }
 
 func (c claimer) Extend(ctx context.Context, lease time.Duration, claims ...coord.Claim) ([]coord.Claim, error) {
-	var list row.Values
-	for _, claim := range claims {
-		list.Add("(?::bigint, ?::bigint)", claim.Run.ID, claim.Token)
-	}
-	list.Args = append(list.Args, row.Micros(lease))
-	var rows []row.Run
+	ids, tokens := row.Tokens(claims)
+	var rows []row.Lease
 	err := c.b.coordination.NewRaw(`WITH held AS MATERIALIZED (
-			SELECT id FROM coord_runs r
-			WHERE state = 'running' AND (id, token) IN (VALUES `+list.String()+`) ORDER BY id FOR UPDATE
+			SELECT r.id FROM coord_runs r JOIN unnest(?::bigint[], ?::bigint[]) AS c (id, token) ON r.id = c.id AND r.token = c.token
+			WHERE r.state = 'running' ORDER BY r.id FOR UPDATE OF r
 		)
 		UPDATE coord_runs AS r SET at = coord_clock() + ? * interval '1 microsecond'
-		FROM held WHERE r.id = held.id RETURNING `+row.RunColumns, list.Args...).Scan(ctx, &rows)
+		FROM held WHERE r.id = held.id RETURNING `+row.LeaseColumns,
+		pq.Int64Array(ids), pq.Int64Array(tokens), row.Micros(lease)).Scan(ctx, &rows)
 	if err != nil {
 		return nil, storeError(ctx, err)
 	}
-	return row.Held(claims, rows)
+	return row.Extended(claims, rows)
 }
 
 func (c claimer) Finish(ctx context.Context, results ...coord.Result) error {
-	queued, err := finish(ctx, c.b.db, results)
-	if queued {
-		c.b.ring(false, true)
-	}
+	news, err := finish(ctx, c.b.db, results)
+	c.b.ring(news)
 	return storeError(ctx, err)
 }
 
-// finish ends claims and reports whether runs were queued by it.
-func finish(ctx context.Context, db bun.IDB, results []coord.Result) (queued bool, err error) {
-	var list row.Values
-	claims := make([]coord.Claim, len(results))
+// finish ends claims and tells whether runs were queued by it.
+func finish(ctx context.Context, db bun.IDB, results []coord.Result) (news, error) {
+	slices.SortFunc(results, func(a, b coord.Result) int { return cmp.Compare(a.Claim.Run.ID, b.Claim.Run.ID) })
+	n := len(results)
+	var queued news
+	ids, tokens, delays, refunds := make([]int64, n), make([]int64, n), make([]int64, n), make([]int64, n)
+	states, texts, claims := make([]string, n), make([]string, n), make([]coord.Claim, n)
+	plain := true // all have succeeded
 	for i, r := range results {
 		s := r.Settle()
+		if s.State == coord.Queued && s.Delay == 0 || row.Awaited(r.Claim.Run) {
+			queued = newRuns
+		}
+		plain = plain && s.State == coord.Succeeded
 		claims[i] = r.Claim
-		// A task that waits for the end of this run may fire now.
-		queued = queued || s.State == coord.Queued && s.Delay == 0 || r.Claim.Run.TaskID != 0
-		list.Add("(?::bigint, ?::bigint, ?, ?::bigint, ?::int, ?)",
-			r.Claim.Run.ID, r.Claim.Token, s.State, row.Micros(s.Delay), row.Refund(s), s.Error)
+		ids[i], tokens[i], states[i] = int64(r.Claim.Run.ID), r.Claim.Token, string(s.State)
+		delays[i], refunds[i], texts[i] = row.Micros(s.Delay), int64(row.Refund(s)), s.Error
 	}
-	var rows []row.Run
-	err = db.NewRaw(`WITH result (id, token, state, delay, refund, error) AS (VALUES `+list.String()+`),
-		held AS MATERIALIZED (
-			SELECT r.id, result.delay, result.refund, result.error,
-				CASE WHEN result.state = 'queued' AND r.cancel_requested THEN 'cancelled' ELSE result.state END AS state
-			FROM coord_runs r JOIN result ON r.id = result.id AND r.token = result.token
-			WHERE r.state = 'running' ORDER BY r.id FOR UPDATE OF r
-		)
-		UPDATE coord_runs AS r SET
-			state = held.state,
-			at = coord_clock() + CASE WHEN held.state = 'queued' THEN held.delay ELSE 0 END * interval '1 microsecond',
-			due_at = CASE WHEN held.state = 'queued' THEN coord_clock() + held.delay * interval '1 microsecond' ELSE r.due_at END,
-			attempt = r.attempt - held.refund,
-			error = CASE WHEN held.error = '' THEN r.error ELSE held.error END,
-			finished_at = CASE WHEN held.state = 'queued' THEN NULL ELSE coord_clock() END
-		FROM held WHERE r.id = held.id RETURNING `+row.RunColumns, list.Args...).Scan(ctx, &rows)
+	args := []any{pq.Int64Array(ids), pq.Int64Array(tokens), nil, nil, nil, nil}
+	if !plain {
+		args = append(args[:2], pq.StringArray(states), pq.Int64Array(delays), pq.Int64Array(refunds), pq.StringArray(texts))
+	}
+	var done []int64
+	err := db.NewRaw(`SELECT * FROM coord_finish(?, ?, ?, ?, ?, ?)`, args...).Scan(ctx, &done)
 	if err != nil {
-		return false, err
+		return 0, err
 	}
-	_, err = row.Held(claims, rows)
-	return queued, err
+	return queued, row.Fenced(claims, done)
 }
 
 // cancelSet ends a queued run and asks a running one to stop.
@@ -280,71 +247,45 @@ const cancelSet = `cancel_requested = (state = 'running'),
 	state = CASE WHEN state = 'queued' THEN 'cancelled' ELSE state END`
 
 func (c claimer) Cancel(ctx context.Context, id coord.RunID) error {
-	var ids []int64
-	err := c.b.db.NewRaw(`UPDATE coord_runs SET `+cancelSet+` WHERE id = ? AND state IN ('queued', 'running') RETURNING id`,
-		id).Scan(ctx, &ids)
-	if err != nil {
-		return storeError(ctx, err)
-	}
-	if len(ids) == 1 {
-		c.b.ring(false, true)
-		return nil
-	}
-	if _, err := c.Run(ctx, id); err != nil {
-		return err
-	}
-	return fmt.Errorf("%w: the run has ended", coord.ErrConflict)
+	news, err := cancel(ctx, c.b.db, id)
+	c.b.ring(news)
+	return storeError(ctx, err)
 }
 
-func (c claimer) Run(ctx context.Context, id coord.RunID) (coord.Run, error) {
-	run, err := row.FindRun(ctx, c.b.db, id)
-	return run, storeError(ctx, err)
+// cancel tells what it changed: runs that are to stop, or that made way.
+func cancel(ctx context.Context, db bun.IDB, id coord.RunID) (news, error) {
+	var ended []bool
+	err := db.NewRaw(`UPDATE coord_runs SET `+cancelSet+` WHERE id = ? AND state <= 'running' RETURNING state > 'running'`, id).
+		Scan(ctx, &ended)
+	switch {
+	case err != nil:
+		return 0, err
+	case len(ended) == 1 && ended[0]:
+		return newRuns, nil
+	case len(ended) == 1:
+		return newCancels, nil
+	}
+	if _, err := row.FindRun(ctx, db, id); err != nil {
+		return 0, err
+	}
+	return 0, fmt.Errorf("%w: the run has ended", coord.ErrConflict)
 }
 
-func (c claimer) Runs(ctx context.Context, f coord.RunFilter) iter.Seq2[coord.Run, error] {
-	return func(yield func(coord.Run, error) bool) {
-		runs, err := row.FindRuns(ctx, c.b.db, f)
-		if err != nil {
-			yield(coord.Run{}, storeError(ctx, err))
-			return
-		}
-		for _, run := range runs {
-			if !yield(run, nil) {
-				return
-			}
-		}
+func (c claimer) NextDue(ctx context.Context) (wait time.Duration, some bool, err error) {
+	var waits []int64
+	err = c.b.coordination.NewRaw(`SELECT COALESCE(ceil(extract(epoch FROM min(at) - coord_now()) * 1000000)::bigint, -1) FROM (
+			SELECT r.at FROM unnest('{1,2,3,4}'::smallint[]) AS p (priority) CROSS JOIN LATERAL (
+				SELECT at FROM coord_runs WHERE priority = p.priority AND state <= 'running' AND gate IS NULL AND at > coord_now()
+				ORDER BY at LIMIT 1) AS r
+			UNION ALL (SELECT at FROM coord_runs WHERE state <= 'running' AND gate IS NOT NULL AND at > coord_now() ORDER BY at LIMIT 1)
+			UNION ALL (SELECT next_at FROM coord_tasks WHERE next_at > coord_now() AND NOT paused ORDER BY next_at LIMIT 1)
+		) AS next (at)`).Scan(ctx, &waits)
+	if err != nil || len(waits) == 0 || waits[0] < 0 {
+		return 0, false, storeError(ctx, err)
 	}
-}
-
-// reapBatch is how many rows one clean-up statement deletes.
-const reapBatch = 1000
-
-func (c claimer) Prune(ctx context.Context, r coord.RunRetention) (int, error) {
-	const ended = `state IN ('succeeded', 'failed', 'cancelled')`
-	var n int64
-	if r.Age > 0 {
-		res, err := c.b.db.NewRaw(`DELETE FROM coord_runs WHERE id IN (
-			SELECT id FROM coord_runs WHERE `+ended+` AND at < coord_now() - ? * interval '1 microsecond'
-			ORDER BY at LIMIT ? FOR UPDATE SKIP LOCKED)`, row.Micros(r.Age), reapBatch).Exec(ctx)
-		if err != nil {
-			return 0, storeError(ctx, err)
-		}
-		n, _ = res.RowsAffected()
-	}
-	if r.Keep > 0 {
-		res, err := c.b.db.NewRaw(`DELETE FROM coord_runs WHERE id IN (
-			SELECT id FROM coord_runs WHERE id IN (
-				SELECT old.id FROM coord_tasks t CROSS JOIN LATERAL (
-					SELECT id FROM coord_runs WHERE task_id = t.id AND `+ended+` ORDER BY id DESC OFFSET ? LIMIT ?
-				) AS old LIMIT ?
-			) FOR UPDATE SKIP LOCKED)`, r.Keep, reapBatch, reapBatch).Exec(ctx)
-		if err != nil {
-			return int(n), storeError(ctx, err)
-		}
-		more, _ := res.RowsAffected()
-		n += more
-	}
-	return int(n), nil
+	return time.Duration(waits[0]) * time.Microsecond, true, nil
 }
 
 func (c claimer) Hints() (<-chan struct{}, func()) { return c.b.hints.Hints() }
+
+func (c claimer) Cancels() (<-chan struct{}, func()) { return c.b.cancels.Hints() }

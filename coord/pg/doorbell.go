@@ -3,6 +3,7 @@ package pg
 import (
 	"context"
 	"crypto/rand"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -22,26 +23,21 @@ const spacing = 3 * time.Millisecond
 // make all commits of the server wait for each other. One that is lost costs a
 // poll interval.
 type doorbell struct {
-	b            *backend
-	id           string // of this backend, which need not hear itself
-	events, runs atomic.Bool
-	pressed      chan struct{} // one slot
+	b       *backend
+	id      string        // of this backend, which need not hear itself
+	news    atomic.Uint32 // what to ring about
+	pressed chan struct{} // one slot
 }
 
 func newDoorbell(b *backend) *doorbell {
 	return &doorbell{b: b, id: rand.Text(), pressed: make(chan struct{}, 1)}
 }
 
-func (d *doorbell) ring(events, runs bool) {
-	if !events && !runs {
+func (d *doorbell) ring(n news) {
+	if n == 0 {
 		return
 	}
-	if events {
-		d.events.Store(true)
-	}
-	if runs {
-		d.runs.Store(true)
-	}
+	d.news.Or(uint32(n))
 	select {
 	case d.pressed <- struct{}{}:
 	default:
@@ -55,13 +51,7 @@ func (d *doorbell) run(ctx context.Context) {
 			return
 		case <-d.pressed:
 		}
-		what := d.id
-		if d.events.Swap(false) {
-			what += " events"
-		}
-		if d.runs.Swap(false) {
-			what += " runs"
-		}
+		what := d.id + " " + strconv.FormatUint(uint64(d.news.Swap(0)), 10)
 		ringing, cancel := context.WithTimeout(ctx, lookTimeout)
 		_, err := d.b.coordination.NewRaw(`SELECT pg_notify(?, ?)`, channel, what).Exec(ringing)
 		cancel()
@@ -103,8 +93,7 @@ func (b *backend) listen(ctx context.Context) {
 	}()
 	go func() {
 		if l.Listen(channel) == nil { // what rang until now was not heard
-			b.reader.wake()
-			b.hints.Notify()
+			b.wake(anything)
 		}
 	}()
 	for {
@@ -113,20 +102,19 @@ func (b *backend) listen(ctx context.Context) {
 			return
 		case n := <-l.Notify:
 			if n == nil {
-				b.reader.wake()
-				b.hints.Notify()
+				b.wake(anything)
 				continue
 			}
 			from, what, _ := strings.Cut(n.Extra, " ")
 			if from == b.bell.id {
 				continue
 			}
-			if strings.Contains(what, "events") {
-				b.reader.wake()
+			// A version that rings in another way is understood as well.
+			heard, err := strconv.ParseUint(what, 10, 32)
+			if err != nil {
+				heard = uint64(anything)
 			}
-			if strings.Contains(what, "runs") {
-				b.hints.Notify()
-			}
+			b.wake(news(heard))
 		}
 	}
 }

@@ -2,18 +2,44 @@ package pg
 
 import (
 	"context"
+	"database/sql"
 	"strings"
 	"testing"
 
-	"github.com/uptrace/bun"
+	"github.com/lib/pq"
 
 	"github.com/tandemhq/tandem/internal/testenv"
 	"github.com/tandemhq/tandem/migrations"
 )
 
-// TestClaimPlan pins the plan of the claim with many runs that ended, many that
-// are not due and many tasks: it searches the partial indexes, priority by
-// priority, and reads no more than it takes.
+// explained is a connection that tells the plans of the statements in functions.
+func explained(t *testing.T, url string) (db *sql.DB, plans *[]string) {
+	t.Helper()
+	plans = new([]string)
+	connector, err := pq.NewConnector(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	db = sql.OpenDB(pq.ConnectorWithNoticeHandler(connector, func(notice *pq.Error) {
+		if strings.Contains(notice.Message, "plan:") {
+			*plans = append(*plans, notice.Message)
+		}
+	}))
+	t.Cleanup(func() { _ = db.Close() })
+	db.SetMaxOpenConns(1)
+	_, err = db.ExecContext(t.Context(), `LOAD 'auto_explain'; SET auto_explain.log_min_duration = 0;
+		SET auto_explain.log_nested_statements = on; SET auto_explain.log_analyze = on; SET auto_explain.log_timing = off;
+		SET client_min_messages = log`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return db, plans
+}
+
+// TestClaimPlan pins the plans of a claim and of finishing, with a million runs
+// that ended or are not due, and many tasks: they search the indexes,
+// priority by priority, and read no more than they take. The plans were made when
+// the tables were empty, and nobody has looked at the tables since.
 func TestClaimPlan(t *testing.T) {
 	url := testenv.NewDatabase(t, "coord", func(url string) error {
 		db, err := OpenDB(url, 4)
@@ -24,51 +50,52 @@ func TestClaimPlan(t *testing.T) {
 		_, err = migrations.Up(context.Background(), db.DB, migrations.PostgreSQL, migrations.Coord)
 		return err
 	})
-	db, err := OpenDB(url, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
-	_, err = db.ExecContext(t.Context(), `
-		INSERT INTO coord_runs (kind, payload, state, exclusive, at, due_at, max_attempts, backoff, max_backoff, timeout,
-			priority, at_most_once, created_at)
-		SELECT 'a', '', CASE WHEN i % 2 = 0 THEN 'succeeded' ELSE 'queued' END, false,
-			now() + (i % 2) * interval '1 hour' * i, now(), 3, 1, 1, 0, 2, false, now()
-		FROM generate_series(1, 100000) AS i;
-		INSERT INTO coord_runs (kind, payload, state, exclusive, at, due_at, max_attempts, backoff, max_backoff, timeout,
-			priority, at_most_once, created_at)
-		SELECT 'a', '', 'queued', false, now() - interval '1 minute', now(), 3, 1, 1, 0, 3, false, now()
-		FROM generate_series(1, 50);
-		INSERT INTO coord_tasks (name, kind, payload, schedule, zone, overlap, misfire, misfire_cap, max_attempts, backoff,
-			max_backoff, timeout, priority, at_most_once, paused, version, next_at, created_at, updated_at)
-		SELECT 't' || i, 'a', '', '@hourly', 'UTC', 'forbid', 'latest', 10, 3, 1, 1, 0, 2, false, false, 1,
-			now() + i * interval '1 minute', now(), now()
-		FROM generate_series(1, 10000) AS i;
-		ANALYZE`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var lines []string
-	err = db.NewRaw(`EXPLAIN (ANALYZE, TIMING OFF, SUMMARY OFF) `+takeSQL,
-		bun.List([]string{"a", "b"}), 10, 1000000, "w", "lost").Scan(t.Context(), &lines)
-	if err != nil {
-		t.Fatal(err)
-	}
-	plan := strings.Join(lines, "\n")
-	for _, want := range []string{
-		"Index Scan using coord_runs_claim on coord_runs", "Index Cond: ((priority = p.priority) AND (at <= ",
-		"using coord_tasks_due on coord_tasks",
-	} {
-		if !strings.Contains(plan, want) {
-			t.Errorf("the plan lacks %q", want)
+	db, plans := explained(t, url)
+	exec := func(statement string) {
+		t.Helper()
+		if _, err := db.ExecContext(t.Context(), statement); err != nil {
+			t.Fatal(err)
 		}
 	}
-	for _, bad := range []string{"Seq Scan on coord_", "Sort", "Bitmap", "Rows Removed"} {
-		if strings.Contains(plan, bad) {
-			t.Errorf("the plan has a %q", bad)
+	const (
+		claim  = `SELECT * FROM coord_claim('{a,b}', 10, NULL, 1000000, 'w', 'lost')`
+		finish = `SELECT coord_finish('{1000002,1000003}', '{1,1}', NULL, NULL, NULL, NULL)`
+	)
+	const run = `INSERT INTO coord_runs (kind, payload, exclusive, due_at, max_attempts, backoff, max_backoff, timeout,
+		at_most_once, created_at, state, at, priority) SELECT 'a', '', false, now(), 3, 1, 1, 0, false, now(), `
+	exec(`ALTER TABLE coord_runs SET (autovacuum_enabled = off)`)
+	exec(run + `'queued', now(), 2`)
+	exec(claim)
+	exec(finish)
+	exec(run + `'succeeded', now() - interval '1 minute', 2 FROM generate_series(1, 500000)`)
+	exec(run + `'queued', now() + interval '1 minute' * i, 2 FROM generate_series(1, 500000) AS i`)
+	exec(run + `'queued', now() - interval '1 minute', 3 FROM generate_series(1, 50)`)
+	exec(`INSERT INTO coord_tasks (name, kind, payload, schedule, zone, overlap, misfire, misfire_cap, max_attempts, backoff,
+			max_backoff, timeout, priority, concurrency_key, concurrency_limit, at_most_once, paused, version, next_at,
+			created_at, updated_at)
+		SELECT 't' || i, 'a', '', '@hourly', 'UTC', 'forbid', 'latest', 10, 3, 1, 1, 0, 2, '', 0, false, false, 1,
+			now() + i * interval '1 minute', now(), now()
+		FROM generate_series(1, 10000) AS i`)
+	*plans = nil
+	exec(claim)
+	exec(finish)
+	all := strings.Join(*plans, "\n")
+	for _, want := range []string{
+		"Index Scan using coord_runs_claim on coord_runs", "Index Cond: ((priority = p.priority) AND (at <= ",
+		"using coord_tasks_due on coord_tasks", "using coord_runs_gated_due on coord_runs",
+		"Index Scan using coord_runs_pkey on coord_runs r", "Index Cond: (id = f.id)", "Index Cond: (id = ANY",
+		"Update on coord_runs r  (cost=", "rows=10 loops=1", "rows=2 loops=1",
+	} {
+		if !strings.Contains(all, want) {
+			t.Errorf("the plans lack %q", want)
+		}
+	}
+	for _, bad := range []string{"Seq Scan on coord_", "Sort", "Bitmap", "Rows Removed", "Hash"} {
+		if strings.Contains(all, bad) {
+			t.Errorf("the plans have a %q", bad)
 		}
 	}
 	if t.Failed() {
-		t.Log(plan)
+		t.Log(all)
 	}
 }

@@ -115,7 +115,7 @@ func TestDeleteTaskLocksInOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if _, err := b.Claimer().Trigger(t.Context(), "t", ""); err != nil {
+		if _, err := b.Claimer().Trigger(t.Context(), "t", coord.TriggerOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -147,7 +147,7 @@ func TestCleanUpWaitsForNobody(t *testing.T) {
 	}
 	for range 3 {
 		publish(t, b, "a", "k")
-		run, err := b.Claimer().Trigger(t.Context(), "t", "")
+		run, err := b.Claimer().Trigger(t.Context(), "t", coord.TriggerOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -209,7 +209,7 @@ func TestAnswerIsLost(t *testing.T) {
 		return err
 	})
 	count("coord_events", 1)
-	lose("Enqueue", "COMMIT", func() error {
+	lose("Enqueue", "INSERT INTO coord_runs", func() error {
 		_, err := b.Claimer().Enqueue(t.Context(), coord.NewRun{Kind: "k"})
 		return err
 	})
@@ -218,7 +218,7 @@ func TestAnswerIsLost(t *testing.T) {
 	if err != nil || len(claims) != 1 {
 		t.Fatalf("Claim: %d, %v", len(claims), err)
 	}
-	lose("Finish", "succeeded", func() error {
+	lose("Finish", "coord_finish", func() error {
 		return b.Claimer().Finish(t.Context(), coord.Result{Claim: claims[0], Outcome: coord.Succeed})
 	})
 	count("coord_runs WHERE state = 'succeeded'", 1)

@@ -14,8 +14,9 @@ func TestTasksThatCannotBeComputed(t *testing.T) {
 	url := testenv.NewDatabase(t, "coord_live", migrate)
 	b, db := replica(t, url, time.Hour), admin(t, url)
 	exec(t, db, `INSERT INTO coord_tasks (name, kind, payload, schedule, zone, overlap, misfire, misfire_cap, max_attempts,
-			backoff, max_backoff, timeout, priority, at_most_once, paused, version, next_at, created_at, updated_at)
-		SELECT 'bad' || i, 'k', '', '@hourly', 'No/Where', 'forbid', 'latest', 10, 3, 1, 1, 0, 2, false, false, 1,
+			backoff, max_backoff, timeout, priority, concurrency_key, concurrency_limit, at_most_once, paused, version, next_at,
+			created_at, updated_at)
+		SELECT 'bad' || i, 'k', '', '@hourly', 'No/Where', 'forbid', 'latest', 10, 3, 1, 1, 0, 2, '', 0, false, false, 1,
 			now() - interval '1 hour', now(), now() FROM generate_series(1, 250) AS i`)
 	if _, err := b.Claimer().PutTask(t.Context(), coord.Task{Name: "good", Kind: "k", Schedule: "@every 1s"}); err != nil {
 		t.Fatal(err)

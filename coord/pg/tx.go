@@ -48,7 +48,10 @@ func (b *backend) InTx(ctx context.Context, fn func(context.Context, coord.Tx) e
 	if err != nil {
 		return storeError(ctx, err)
 	}
-	b.ring(len(t.events) > 0, t.queued)
+	if len(t.events) > 0 {
+		t.news |= newEvents
+	}
+	b.ring(t.news)
 	return nil
 }
 
@@ -57,24 +60,51 @@ type tx struct {
 	bun.Tx
 	b      *backend
 	events []row.NewEvent // published as the last statement
-	queued bool           // runs were
+	news   news           // what there is to ring about
 }
 
 func (t *tx) PutTask(ctx context.Context, task coord.Task) (coord.Task, error) {
 	task, err := putTask(ctx, t.Tx, task)
-	t.queued = true
+	t.news |= newRuns
 	return task, storeError(ctx, err)
+}
+
+func (t *tx) DeleteTask(ctx context.Context, name string) error {
+	t.news |= newRuns | newCancels
+	return storeError(ctx, deleteTask(ctx, t.Tx, name))
+}
+
+func (t *tx) PauseTask(ctx context.Context, name string, paused bool) error {
+	news, err := pauseTask(ctx, t.Tx, name, paused)
+	t.news |= news
+	return storeError(ctx, err)
+}
+
+func (t *tx) Trigger(ctx context.Context, name string, o coord.TriggerOptions) (coord.Run, error) {
+	run, err := trigger(ctx, t.Tx, name, o)
+	t.news |= newRuns
+	return run, storeError(ctx, err)
 }
 
 func (t *tx) Enqueue(ctx context.Context, runs ...coord.NewRun) ([]coord.Run, error) {
 	queued, err := enqueue(ctx, t.Tx, runs)
-	t.queued = true
+	t.news |= newRuns
 	return queued, storeError(ctx, err)
 }
 
 func (t *tx) Finish(ctx context.Context, results ...coord.Result) error {
-	queued, err := finish(ctx, t.Tx, results)
-	t.queued = t.queued || queued
+	news, err := finish(ctx, t.Tx, results)
+	t.news |= news
+	return storeError(ctx, err)
+}
+
+func (t *tx) Report(ctx context.Context, reports ...coord.Report) error {
+	return storeError(ctx, report(ctx, t.Tx, reports))
+}
+
+func (t *tx) Cancel(ctx context.Context, id coord.RunID) error {
+	news, err := cancel(ctx, t.Tx, id)
+	t.news |= news
 	return storeError(ctx, err)
 }
 
@@ -85,14 +115,33 @@ func (t *tx) Publish(_ context.Context, events ...coord.NewEvent) error {
 
 func (t *tx) Unwrap() any { return t.Tx }
 
-// ring announces what a transaction has committed: at once to this process,
-// and by the doorbell to the others.
-func (b *backend) ring(events, runs bool) {
-	if events {
+// news is what a change may be to others.
+type news uint32
+
+const (
+	newEvents  news = 1 << iota
+	newRuns         // runs may have become due
+	newCancels      // running ones are to stop
+
+	anything = newEvents | newRuns | newCancels
+)
+
+// ring announces what was committed: at once to this process, and by the doorbell
+// to the others.
+func (b *backend) ring(n news) {
+	b.wake(n)
+	b.bell.ring(n)
+}
+
+// wake lets this process look for what is new.
+func (b *backend) wake(n news) {
+	if n&newEvents != 0 {
 		b.reader.wake()
 	}
-	if runs {
+	if n&newRuns != 0 {
 		b.hints.Notify()
 	}
-	b.bell.ring(events, runs)
+	if n&newCancels != 0 {
+		b.cancels.Notify()
+	}
 }

@@ -26,6 +26,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/uptrace/bun"
+
 	"github.com/tandemhq/tandem/coord"
 	"github.com/tandemhq/tandem/coord/internal/batch"
 	"github.com/tandemhq/tandem/coord/internal/feed"
@@ -80,6 +82,7 @@ func open(o Options) (b *backend, err error) {
 	b.feed = feed.New(broadcaster{b})
 	b.publishes = batch.New(publishBatch, publishFlights, b.publishShared).Bound(publishBytes, row.PayloadBytes)
 	b.reader = newReader(b)
+	b.writer = newWriter(b)
 	return b, nil
 }
 
@@ -88,8 +91,11 @@ type backend struct {
 	db  *DB
 	own []*DB
 
+	prepared  statements
+	writer    *writer
 	feed      *feed.Hub
 	hints     hint.Hub
+	cancels   hint.Hub
 	publishes *batch.Batcher[[]row.NewEvent, []coord.Position]
 	reader    *reader
 
@@ -111,6 +117,12 @@ func (b *backend) ready(ctx context.Context) error {
 	if err == nil && tables[0] < 4 {
 		return errors.New("the file lacks the schema, see migrations.Up")
 	}
+	if err == nil {
+		err = prepare(ctx, b.db.Write.DB, b.prepared.writes())
+	}
+	if err == nil {
+		err = prepare(ctx, b.db.Read.DB, b.prepared.reads())
+	}
 	return storeError(ctx, err)
 }
 
@@ -120,6 +132,7 @@ func (b *backend) start(ctx context.Context) {
 	if seen, err := b.reader.last(ctx); err == nil { // else the loop will say so
 		b.reader.opened = &seen
 	}
+	b.loops.Go(func() { b.writer.run(ctx) })
 	b.loops.Go(func() { b.reader.run(ctx) })
 	b.loops.Go(func() { b.listen(ctx) })
 }
@@ -131,7 +144,7 @@ func (b *backend) Broadcaster() coord.Broadcaster { return broadcaster{b} }
 
 // Ping takes the writer lock and gives it back.
 func (b *backend) Ping(ctx context.Context) error {
-	tx, err := b.begin(ctx)
+	tx, err := b.begin(ctx, func() (bun.Tx, error) { return b.db.Write.BeginTx(ctx, nil) })
 	if err != nil {
 		return storeError(ctx, err)
 	}
@@ -145,6 +158,7 @@ func (b *backend) Close(ctx context.Context) error {
 		go func() {
 			defer close(b.closed)
 			b.loops.Wait()
+			_ = b.prepared.close()
 			for _, db := range b.own {
 				_ = db.Close()
 			}

@@ -31,14 +31,14 @@ func (br broadcaster) Publish(ctx context.Context, events ...coord.NewEvent) ([]
 // publishShared publishes the events of several calls.
 func (b *backend) publishShared(ctx context.Context, calls [][]row.NewEvent) (results [][]coord.Position, err error) {
 	var positions []coord.Position
-	err = b.inTx(ctx, func(tx bun.Tx, now row.Time) error {
-		positions, err = publish(ctx, tx, now, slices.Concat(calls...))
+	err = b.inTx(ctx, func(ctx context.Context, tx transaction) error {
+		positions, err = publish(ctx, tx.Tx, tx.now, slices.Concat(calls...))
 		return err
 	})
 	if err != nil {
 		return nil, storeError(ctx, err)
 	}
-	b.ring(true, false)
+	b.ring(news{events: true})
 	return row.Share(calls, positions), nil
 }
 

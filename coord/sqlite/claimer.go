@@ -1,269 +1,343 @@
 package sqlite
 
 import (
+	"cmp"
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
-	"iter"
-	"strings"
+	"slices"
 	"time"
 
-	"github.com/uptrace/bun"
-
 	"github.com/tandemhq/tandem/coord"
+	"github.com/tandemhq/tandem/coord/internal/gate"
 	"github.com/tandemhq/tandem/coord/internal/row"
 )
 
 type claimer struct{ b *backend }
 
-// runColumns are row.RunColumns for RETURNING, which knows no alias.
-var runColumns = strings.ReplaceAll(row.RunColumns, "r.", "")
-
 // after returns the moment d after now.
 func after(now row.Time, d time.Duration) row.Time { return row.Time{Time: now.Add(d)} }
 
+// stored returns a time as the store keeps it.
+func stored(t time.Time) row.Time { return row.Time{Time: time.UnixMicro(t.UnixMicro()).UTC()} }
+
 func (c claimer) Enqueue(ctx context.Context, runs ...coord.NewRun) (queued []coord.Run, err error) {
-	err = c.b.inTx(ctx, func(tx bun.Tx, now row.Time) error {
-		queued, err = enqueue(ctx, tx, now, runs)
+	err = c.b.inTx(ctx, func(ctx context.Context, tx transaction) error {
+		queued, err = tx.enqueue(ctx, runs)
 		return err
 	})
 	if err != nil {
 		return nil, storeError(ctx, err)
 	}
-	c.b.ring(false, true)
+	c.b.ring(news{runs: true})
 	return queued, nil
 }
 
-func enqueue(ctx context.Context, tx bun.Tx, now row.Time, runs []coord.NewRun) ([]coord.Run, error) {
-	var list row.Values
-	for _, r := range runs {
-		due := now
+func (t transaction) enqueue(ctx context.Context, runs []coord.NewRun) ([]coord.Run, error) {
+	queued := make([]coord.Run, len(runs))
+	for i, r := range runs {
+		due := t.now
 		switch {
 		case r.Delay > 0:
-			due = after(now, r.Delay)
+			due = after(t.now, r.Delay)
 		case !r.DueAt.IsZero():
-			due = row.Time{Time: r.DueAt}
+			due = stored(r.DueAt)
 		}
-		list.Add("(?, ?, NULLIF(?, ''), ?, ?, ?, ?, ?, ?, ?, ?, 'queued', FALSE, ?)",
-			r.Kind, row.Bytes(r.Payload), r.UniqueKey, due, due, r.Retry.MaxAttempts, row.Micros(r.Retry.Backoff),
-			row.Micros(r.Retry.MaxBackoff), row.Micros(r.Timeout), r.Priority, r.AtMostOnce, now)
+		run := row.Run{
+			Kind: r.Kind, Payload: r.Payload, UniqueKey: r.UniqueKey, DueAt: due,
+			MaxAttempts: r.Retry.MaxAttempts, Backoff: row.Micros(r.Retry.Backoff), MaxBackoff: row.Micros(r.Retry.MaxBackoff),
+			Timeout: row.Micros(r.Timeout), Priority: r.Priority,
+			Gate: gate.Of(r.Concurrency), Limit: r.Concurrency.Limit, AtMostOnce: r.AtMostOnce,
+		}
+		inserted, err := t.insert(ctx, &run, false)
+		if err == nil && !inserted {
+			queued[i], _, err = t.duplicate(ctx, 0, r.UniqueKey)
+		} else {
+			queued[i] = run.Coord()
+		}
+		if err != nil {
+			return nil, err
+		}
 	}
-	var rows []row.Run
-	err := tx.NewRaw(`INSERT INTO coord_runs (kind, payload, unique_key, at, due_at, max_attempts, backoff, max_backoff,
-			timeout, priority, at_most_once, state, exclusive, created_at)
-		VALUES `+list.String()+`
-		ON CONFLICT (COALESCE(task_id, 0), unique_key) WHERE unique_key IS NOT NULL DO NOTHING
-		RETURNING `+runColumns, list.Args...).Scan(ctx, &rows)
-	if err != nil {
-		return nil, err
-	}
-	if len(rows) == len(runs) {
-		return row.Runs(rows), nil // inserted, and returned, in the order of the list
-	}
-	earlier, err := runsByKey(ctx, tx, 0, row.UniqueKeys(runs)...)
-	if err != nil {
-		return nil, err
-	}
-	return row.WithDuplicates(runs, rows, earlier)
+	return queued, nil
 }
 
-// runsByKey finds runs of a task, or of none.
-func runsByKey(ctx context.Context, tx bun.Tx, task int64, keys ...string) (map[string]coord.Run, error) {
-	var rows []row.Run
-	err := tx.NewRaw(`SELECT `+row.RunColumns+` FROM coord_runs r
-		WHERE COALESCE(task_id, 0) = ? AND unique_key IS NOT NULL AND unique_key IN (?)`, task, bun.List(keys)).Scan(ctx, &rows)
-	return row.ByKey(rows), err
+// insert queues a run and completes it, unless a unique index has its like.
+func (t transaction) insert(ctx context.Context, r *row.Run, exclusive bool) (bool, error) {
+	r.State, r.At, r.CreatedAt = string(coord.Queued), r.DueAt, t.now
+	result, err := t.exec(ctx, t.prepared.insert, null(r.TaskID), r.Kind, row.Bytes(r.Payload), null(r.UniqueKey), exclusive,
+		micros(r.ScheduledFor), r.At.UnixMicro(), r.DueAt.UnixMicro(), r.MaxAttempts, r.Backoff, r.MaxBackoff, r.Timeout,
+		r.Priority, null(r.Gate), r.Limit, r.AtMostOnce, r.CreatedAt.UnixMicro())
+	if err != nil {
+		return false, err
+	}
+	n, err := result.RowsAffected()
+	if err == nil && n > 0 {
+		r.ID, err = result.LastInsertId()
+	}
+	return n > 0, err
 }
 
-func (c claimer) Trigger(ctx context.Context, name, key string) (run coord.Run, err error) {
-	err = c.b.inTx(ctx, func(tx bun.Tx, now row.Time) error {
-		run, err = trigger(ctx, tx, now, name, key)
-		return err
-	})
-	if err != nil {
-		return coord.Run{}, storeError(ctx, err)
+// duplicate finds the run of a task, or of none, that has a key.
+func (t transaction) duplicate(ctx context.Context, task int64, key string) (run coord.Run, found bool, err error) {
+	var id int64
+	err = t.each(ctx, t.prepared.byKey, []any{task, key}, func(rows *sql.Rows) error { return rows.Scan(&id) })
+	if err != nil || id == 0 {
+		return run, false, err
 	}
-	c.b.ring(false, true)
-	return run, nil
-}
-
-func trigger(ctx context.Context, tx bun.Tx, now row.Time, name, key string) (coord.Run, error) {
-	var tasks []int64
-	if err := tx.NewRaw(`SELECT id FROM coord_tasks WHERE name = ?`, name).Scan(ctx, &tasks); err != nil {
-		return coord.Run{}, err
-	}
-	if len(tasks) == 0 {
-		return coord.Run{}, coord.ErrNotFound
-	}
-	var rows []row.Run
-	err := tx.NewRaw(`INSERT INTO coord_runs (task_id, kind, payload, unique_key, state, exclusive, at, due_at,
-			max_attempts, backoff, max_backoff, timeout, priority, at_most_once, created_at)
-		SELECT id, kind, payload, NULLIF(?1, ''), 'queued', overlap = 'forbid', ?0, ?0,
-			max_attempts, backoff, max_backoff, timeout, priority, at_most_once, ?0
-		FROM coord_tasks t WHERE id = ?2 AND `+notInTheWay+`
-		ON CONFLICT DO NOTHING RETURNING `+runColumns, now, key, tasks[0]).Scan(ctx, &rows)
-	if err != nil {
-		return coord.Run{}, err
-	}
-	if len(rows) == 1 {
-		return rows[0].Coord(), nil
-	}
-	byKey, err := runsByKey(ctx, tx, tasks[0], key)
-	if err != nil {
-		return coord.Run{}, err
-	}
-	earlier, ok := byKey[key]
-	if !ok {
-		return coord.Run{}, fmt.Errorf("%w: the task has a run that has not ended", coord.ErrConflict)
-	}
-	earlier.Duplicate = true
-	return earlier, nil
+	run, err = row.FindRun(ctx, t.Tx, coord.RunID(id))
+	run.Duplicate = true
+	return run, err == nil, err
 }
 
 // Claim fires and takes in one transaction. A look at the file tells first
 // whether there is anything to do, so that polling takes no lock.
 func (c claimer) Claim(ctx context.Context, o coord.ClaimOptions) (claims []coord.Claim, err error) {
-	if due, err := c.due(ctx, o.Kinds); err != nil || !due {
+	there, err := c.look(ctx, o.Kinds)
+	if err != nil || there == (work{}) {
 		return nil, storeError(ctx, err)
 	}
 	var bad error
 	ended := 0
-	err = c.b.inTx(ctx, func(tx bun.Tx, now row.Time) error {
-		if bad, err = fire(ctx, tx, now, o.Kinds); err != nil {
-			return err
+	err = c.b.inTx(ctx, func(ctx context.Context, tx transaction) error {
+		if there.tasks {
+			gated := false
+			if gated, bad, err = tx.fire(ctx, o.Kinds); err != nil {
+				return err
+			}
+			there.gated = there.gated || gated
 		}
-		claims, ended, err = take(ctx, tx, now, o)
+		claims, ended, err = tx.claim(ctx, o, there.gated || len(o.Limits) > 0)
 		return err
 	})
 	if err != nil {
 		return nil, storeError(ctx, err)
 	}
-	c.b.ring(false, ended > 0) // they have made way
+	c.b.ring(news{runs: ended > 0}) // they have made way
 	if len(claims) > 0 {
 		return claims, nil // they are leased; what is bad will come again
 	}
 	return nil, bad
 }
 
-// claimable is the condition under which a run can be claimed at ?0. The index is
-// searched once per priority, and each search ends at the limit, whatever lies
-// in the future.
-const claimable = `priority IN (1, 2, 3, 4) AND state IN ('queued', 'running') AND at <= ?0 AND kind IN (?1)`
+// work is what is due.
+type work struct{ free, gated, tasks bool }
 
-// dueSQL says whether there is anything to fire or to take.
-const dueSQL = `SELECT EXISTS (SELECT 1 FROM coord_runs WHERE ` + claimable + `) OR EXISTS (
-	SELECT 1 FROM coord_tasks t WHERE next_at <= ?0 AND NOT paused AND kind IN (?1) AND ` + notInTheWay + `)`
-
-func (c claimer) due(ctx context.Context, kinds []string) (bool, error) {
-	var due []bool
-	err := c.b.db.Read.NewRaw(dueSQL, c.b.now(), bun.List(kinds)).Scan(ctx, &due)
-	return len(due) == 1 && due[0], err
+func (c claimer) look(ctx context.Context, kinds []string) (there work, err error) {
+	of, err := names(kinds)
+	if err != nil {
+		return there, err
+	}
+	rows, err := c.b.prepared.look.QueryContext(ctx, c.b.now().UnixMicro(), of)
+	if err != nil {
+		return there, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := rows.Scan(&there.free, &there.gated, &there.tasks); err != nil {
+			return there, err
+		}
+	}
+	return there, rows.Err()
 }
 
-// again is the condition under which a claimable run may run, and need not end
-// because its worker vanished.
-const again = `(state = 'queued' OR NOT (cancel_requested OR at_most_once OR attempt >= max_attempts))`
-
-// takeSQL claims due runs.
-var takeSQL = `UPDATE coord_runs SET
-		state = CASE WHEN ` + again + ` THEN 'running' WHEN cancel_requested THEN 'cancelled' ELSE 'failed' END,
-		at = CASE WHEN ` + again + ` THEN ?3 ELSE ?0 END,
-		token = token + 1,
-		attempt = attempt + ` + again + `,
-		rescues = rescues + (state = 'running'),
-		worker = CASE WHEN ` + again + ` THEN ?4 ELSE worker END,
-		error = CASE WHEN ` + again + ` OR cancel_requested THEN error ELSE ?5 END,
-		started_at = CASE WHEN ` + again + ` THEN ?0 ELSE started_at END,
-		finished_at = CASE WHEN ` + again + ` THEN NULL ELSE ?0 END
-	WHERE id IN (SELECT id FROM coord_runs WHERE ` + claimable + ` ORDER BY priority, at, id LIMIT ?2)
-	RETURNING ` + runColumns
-
-// take claims due runs and reports how many had to end instead.
-func take(ctx context.Context, tx bun.Tx, now row.Time, o coord.ClaimOptions) (claims []coord.Claim, ended int, err error) {
+// claim takes due runs and reports how many had to end instead.
+func (t transaction) claim(ctx context.Context, o coord.ClaimOptions, gated bool) (claims []coord.Claim, ended int, err error) {
 	for {
-		var rows []row.Run
-		err = tx.NewRaw(takeSQL, now, bun.List(o.Kinds), o.Limit, after(now, o.Lease), o.Worker, coord.LostError).Scan(ctx, &rows)
+		var found []row.Run
+		if gated {
+			found, err = t.admitted(ctx, o)
+		} else {
+			found, err = t.free(ctx, o.Kinds, o.Limit)
+		}
 		if err != nil {
 			return nil, 0, err
 		}
-		found, taken := len(rows), row.Claims(rows)
-		claims, ended = append(claims, taken...), ended+found-len(taken)
-		if found < o.Limit || found == len(taken) {
+		taken, err := t.take(ctx, found, o)
+		if err != nil {
+			return nil, 0, err
+		}
+		claims, ended = append(claims, taken...), ended+len(found)-len(taken)
+		o.Limit -= len(taken)
+		// Runs that had to end took the places of others. Places of gates are found free
+		// until none is.
+		if o.Limit == 0 || len(found) == 0 || len(found) == len(taken) && !gated {
 			return claims, ended, nil
 		}
-		o.Limit -= len(taken) // runs that had to end took the places of others
 	}
 }
 
-func (c claimer) Extend(ctx context.Context, lease time.Duration, claims ...coord.Claim) ([]coord.Claim, error) {
-	var list row.Values
-	for _, claim := range claims {
-		list.Add("(?, ?)", claim.Run.ID, claim.Token)
-	}
-	var rows []row.Run
-	err := c.b.inTx(ctx, func(tx bun.Tx, now row.Time) error {
-		list.Args = append(list.Args, after(now, lease))
-		return tx.NewRaw(`WITH held (id, token) AS (VALUES `+list.String()+`)
-			UPDATE coord_runs AS r SET at = ?
-			FROM held WHERE r.state = 'running' AND r.id = held.id AND r.token = held.token
-			RETURNING `+runColumns, list.Args...).Scan(ctx, &rows)
-	})
+// free finds due runs that no gate binds, in order.
+func (t transaction) free(ctx context.Context, kinds []string, limit int) ([]row.Run, error) {
+	of, err := names(kinds)
 	if err != nil {
-		return nil, storeError(ctx, err)
+		return nil, err
 	}
-	return row.Held(claims, rows)
+	return t.runs(ctx, t.prepared.due, t.now.UnixMicro(), of, limit)
+}
+
+// runs reads the rows of a statement that returns freeColumns or gatedColumns.
+func (t transaction) runs(ctx context.Context, s *sql.Stmt, args ...any) (found []row.Run, err error) {
+	var r row.Run
+	columns := claimed(&r)
+	if s == t.prepared.due {
+		columns = columns[:len(columns)-2]
+	}
+	err = t.each(ctx, s, args, func(rows *sql.Rows) error {
+		err := rows.Scan(columns...)
+		found = append(found, r)
+		return err
+	})
+	return found, err
+}
+
+// take leases those of due runs that may run, and ends those that may not because
+// their worker vanished.
+func (t transaction) take(ctx context.Context, found []row.Run, o coord.ClaimOptions) ([]coord.Claim, error) {
+	var started, cancelled, lost []int64
+	claims := make([]coord.Claim, 0, len(found))
+	until := after(t.now, o.Lease)
+	for _, r := range found {
+		rescued := r.State == string(coord.Running)
+		switch {
+		case rescued && r.CancelRequested:
+			cancelled = append(cancelled, r.ID)
+			continue
+		case rescued && (r.AtMostOnce || r.Attempt >= r.MaxAttempts):
+			lost = append(lost, r.ID)
+			continue
+		case rescued:
+			r.Rescues++
+		}
+		started = append(started, r.ID)
+		r.State, r.At, r.Worker, r.StartedAt = string(coord.Running), until, o.Worker, t.now
+		r.Token++
+		r.Attempt++
+		claims = append(claims, coord.Claim{Run: r.Coord(), Token: r.Token})
+	}
+	now := t.now.UnixMicro()
+	var err error
+	if len(started) > 0 {
+		_, err = t.exec(ctx, t.prepared.start, ids(started), until.UnixMicro(), o.Worker, now)
+	}
+	if err == nil && len(cancelled) > 0 {
+		_, err = t.exec(ctx, t.prepared.end, ids(cancelled), string(coord.Cancelled), now, nil)
+	}
+	if err == nil && len(lost) > 0 {
+		_, err = t.exec(ctx, t.prepared.end, ids(lost), string(coord.Failed), now, coord.LostError)
+	}
+	slices.SortFunc(claims, func(a, b coord.Claim) int {
+		return cmp.Or(cmp.Compare(a.Run.Priority, b.Run.Priority), a.Run.DueAt.Compare(b.Run.DueAt), cmp.Compare(a.Run.ID, b.Run.ID))
+	})
+	return claims, err
+}
+
+// fence is what a fenced statement asks of a running run.
+type fence struct {
+	id    coord.RunID
+	token int64
+}
+
+// fenced splits claims into those that a statement found held and an error that
+// names the others.
+func fenced(claims []coord.Claim, held func(f fence, c *coord.Claim) bool) (kept []coord.Claim, err error) {
+	var lost []coord.Claim
+	for _, c := range claims {
+		if held(fence{c.Run.ID, c.Token}, &c) {
+			kept = append(kept, c)
+		} else {
+			lost = append(lost, c)
+		}
+	}
+	if len(lost) > 0 {
+		err = &coord.FencedError{Claims: lost}
+	}
+	return kept, err
+}
+
+func (c claimer) Extend(ctx context.Context, lease time.Duration, claims ...coord.Claim) (kept []coord.Claim, err error) {
+	err = c.b.inTx(ctx, func(ctx context.Context, tx transaction) error {
+		kept, err = tx.extend(ctx, lease, claims)
+		return err
+	})
+	return kept, storeError(ctx, err)
+}
+
+func (t transaction) extend(ctx context.Context, lease time.Duration, claims []coord.Claim) ([]coord.Claim, error) {
+	byToken := make(map[int64][]int64)
+	for _, c := range claims {
+		byToken[c.Token] = append(byToken[c.Token], int64(c.Run.ID))
+	}
+	until := after(t.now, lease)
+	held := make(map[fence]row.Run, len(claims))
+	for token, list := range byToken {
+		err := t.each(ctx, t.prepared.extend, []any{ids(list), token, until.UnixMicro()}, func(rows *sql.Rows) error {
+			var r row.Run
+			err := rows.Scan(into(&r.ID), &r.CancelRequested, into(&r.Progress), into(&r.LogLines))
+			held[fence{coord.RunID(r.ID), token}] = r
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return fenced(claims, func(f fence, c *coord.Claim) bool {
+		r, ok := held[f]
+		c.Run.LeaseUntil, c.Run.CancelRequested, c.Run.Progress, c.Run.LogLines = until.Time, r.CancelRequested, r.Progress, r.LogLines
+		return ok
+	})
 }
 
 func (c claimer) Finish(ctx context.Context, results ...coord.Result) (err error) {
 	queued := false
-	var fenced error
-	err = c.b.inTx(ctx, func(tx bun.Tx, now row.Time) error {
-		queued, err = finish(ctx, tx, now, results)
-		if errors.Is(err, coord.ErrFenced) {
-			fenced, err = err, nil // the others are finished
-		}
+	err = c.b.inTx(ctx, func(ctx context.Context, tx transaction) error {
+		queued, err = tx.finish(ctx, results)
 		return err
 	})
-	if err != nil {
-		return storeError(ctx, err)
+	if err == nil || errors.Is(err, coord.ErrFenced) { // the others are finished
+		c.b.ring(news{runs: queued})
 	}
-	c.b.ring(false, queued)
-	return fenced
+	return storeError(ctx, err)
 }
 
-// finish ends claims and reports whether runs were queued by it.
-func finish(ctx context.Context, tx bun.Tx, now row.Time, results []coord.Result) (queued bool, err error) {
-	var list row.Values
+// ending is how claims end that share a statement.
+type ending struct {
+	token int64
+	coord.Settlement
+}
+
+// finish ends claims and reports whether runs may have become due by it.
+func (t transaction) finish(ctx context.Context, results []coord.Result) (queued bool, err error) {
 	claims := make([]coord.Claim, len(results))
+	alike := make(map[ending][]int64)
 	for i, r := range results {
 		s := r.Settle()
 		claims[i] = r.Claim
 		// A task that waits for the end of this run may fire now.
 		queued = queued || s.State == coord.Queued && s.Delay == 0 || r.Claim.Run.TaskID != 0
-		list.Add("(?, ?, ?, ?, ?, ?)",
-			r.Claim.Run.ID, r.Claim.Token, s.State, after(now, s.Delay), row.Refund(s), s.Error)
+		end := ending{r.Claim.Token, s}
+		alike[end] = append(alike[end], int64(r.Claim.Run.ID))
 	}
-	list.Args = append(list.Args, now, now)
-	var rows []row.Run
-	err = tx.NewRaw(`WITH result (id, token, state, due, refund, error) AS (VALUES `+list.String()+`),
-		held AS (
-			SELECT r.id, result.due, result.refund, result.error,
-				CASE WHEN result.state = 'queued' AND r.cancel_requested THEN 'cancelled' ELSE result.state END AS state
-			FROM coord_runs r JOIN result ON r.id = result.id AND r.token = result.token
-			WHERE r.state = 'running'
-		)
-		UPDATE coord_runs AS r SET
-			state = held.state,
-			at = CASE WHEN held.state = 'queued' THEN held.due ELSE ? END,
-			due_at = CASE WHEN held.state = 'queued' THEN held.due ELSE r.due_at END,
-			attempt = r.attempt - held.refund,
-			error = CASE WHEN held.error = '' THEN r.error ELSE held.error END,
-			finished_at = CASE WHEN held.state = 'queued' THEN NULL ELSE ? END
-		FROM held WHERE r.id = held.id RETURNING `+runColumns, list.Args...).Scan(ctx, &rows)
-	if err != nil {
-		return false, err
+	held := make(map[fence]bool, len(claims))
+	for end, list := range alike {
+		s, args := t.prepared.settle, []any{ids(list), end.token, string(end.State), t.now.UnixMicro(), null(end.Error)}
+		if end.State == coord.Queued {
+			s, args = t.prepared.requeue, []any{ids(list), end.token, after(t.now, end.Delay).UnixMicro(), t.now.UnixMicro(), row.Refund(end.Settlement), null(end.Error)}
+		}
+		err := t.each(ctx, s, args, func(rows *sql.Rows) error {
+			var id int64
+			var place string
+			err := rows.Scan(into(&id), into(&place))
+			held[fence{coord.RunID(id), end.token}] = true
+			queued = queued || place != "" // another run may have the place
+			return err
+		})
+		if err != nil {
+			return false, err
+		}
 	}
-	_, err = row.Held(claims, rows)
+	_, err = fenced(claims, func(f fence, _ *coord.Claim) bool { return held[f] })
 	return queued, err
 }
 
@@ -274,87 +348,45 @@ const cancelSet = `cancel_requested = (state = 'running'),
 	state = CASE WHEN state = 'queued' THEN 'cancelled' ELSE state END`
 
 func (c claimer) Cancel(ctx context.Context, id coord.RunID) error {
-	var ids []int64
-	err := c.b.inTx(ctx, func(tx bun.Tx, now row.Time) error {
-		return tx.NewRaw(`UPDATE coord_runs SET `+cancelSet+` WHERE id = ?1 AND state IN ('queued', 'running') RETURNING id`,
-			now, id).Scan(ctx, &ids)
-	})
-	if err != nil {
-		return storeError(ctx, err)
+	err := c.b.inTx(ctx, func(ctx context.Context, tx transaction) error { return tx.cancel(ctx, id) })
+	if err == nil {
+		c.b.ring(news{runs: true, cancels: true})
 	}
-	if len(ids) == 1 {
-		c.b.ring(false, true)
-		return nil
-	}
-	if _, err := c.Run(ctx, id); err != nil {
+	return storeError(ctx, err)
+}
+
+func (t transaction) cancel(ctx context.Context, id coord.RunID) error {
+	var found []bool // whether it has ended
+	err := t.NewRaw(`SELECT finished_at IS NOT NULL FROM coord_runs WHERE id = ?`, id).Scan(ctx, &found)
+	switch {
+	case err != nil:
 		return err
+	case len(found) == 0:
+		return coord.ErrNotFound
+	case found[0]:
+		return fmt.Errorf("%w: the run has ended", coord.ErrConflict)
 	}
-	return fmt.Errorf("%w: the run has ended", coord.ErrConflict)
+	_, err = t.NewRaw(`UPDATE coord_runs SET `+cancelSet+` WHERE id = ?1`, t.now, id).Exec(ctx)
+	return err
 }
 
-func (c claimer) Run(ctx context.Context, id coord.RunID) (coord.Run, error) {
-	run, err := row.FindRun(ctx, c.b.db.Read, id)
-	return run, storeError(ctx, err)
+// NextDue looks behind now once per priority, since what is due lies before it.
+func (c claimer) NextDue(ctx context.Context) (wait time.Duration, some bool, err error) {
+	now := c.b.now()
+	var found []row.Moment
+	err = c.b.db.Read.NewRaw(nextDueSQL, now).Scan(ctx, &found)
+	if err != nil || len(found) == 0 || found[0].At.IsZero() {
+		return 0, false, storeError(ctx, err)
+	}
+	return found[0].At.Sub(now.Time), true, nil
 }
 
-func (c claimer) Runs(ctx context.Context, f coord.RunFilter) iter.Seq2[coord.Run, error] {
-	return func(yield func(coord.Run, error) bool) {
-		runs, err := row.FindRuns(ctx, c.b.db.Read, f)
-		if err != nil {
-			yield(coord.Run{}, storeError(ctx, err))
-			return
-		}
-		for _, run := range runs {
-			if !yield(run, nil) {
-				return
-			}
-		}
-	}
-}
-
-// reapBatch is how many rows one clean-up statement deletes.
-const reapBatch = 1000
-
-// reap runs a clean-up statement and returns how many rows it deleted.
-func (b *backend) reap(ctx context.Context, statement func(tx bun.Tx, now row.Time) *bun.RawQuery) (int, error) {
-	var n int64
-	err := b.inTx(ctx, func(tx bun.Tx, now row.Time) error {
-		res, err := statement(tx, now).Exec(ctx)
-		if err == nil {
-			n, err = res.RowsAffected()
-		}
-		return err
-	})
-	if err != nil {
-		return 0, storeError(ctx, err)
-	}
-	return int(n), nil
-}
-
-func (c claimer) Prune(ctx context.Context, r coord.RunRetention) (n int, err error) {
-	const ended = `state IN ('succeeded', 'failed', 'cancelled')`
-	if r.Age > 0 {
-		n, err = c.b.reap(ctx, func(tx bun.Tx, now row.Time) *bun.RawQuery {
-			return tx.NewRaw(`DELETE FROM coord_runs WHERE id IN (
-				SELECT id FROM coord_runs WHERE `+ended+` AND at < ? ORDER BY at LIMIT ?)`, after(now, -r.Age), reapBatch)
-		})
-		if err != nil {
-			return 0, err
-		}
-	}
-	if r.Keep > 0 {
-		more, err := c.b.reap(ctx, func(tx bun.Tx, _ row.Time) *bun.RawQuery {
-			// CROSS JOIN keeps the tasks outside.
-			return tx.NewRaw(`DELETE FROM coord_runs WHERE id IN (
-				SELECT old.id FROM coord_tasks t CROSS JOIN coord_runs old ON old.task_id = t.id AND old.id <= (
-					SELECT id FROM coord_runs WHERE task_id = t.id AND `+ended+` ORDER BY id DESC LIMIT 1 OFFSET ?
-				) WHERE old.`+ended+` LIMIT ?)`, r.Keep, reapBatch)
-		})
-		if n += more; err != nil {
-			return n, err
-		}
-	}
-	return n, nil
-}
+var nextDueSQL = `SELECT min(at) AS at FROM (
+	SELECT (SELECT min(at) FROM coord_runs WHERE priority = p.value AND ` + free + ` AND at > ?0) AS at
+	FROM json_each('[1, 2, 3, 4]') p
+	UNION ALL SELECT min(at) FROM coord_runs INDEXED BY coord_runs_gated_due WHERE ` + gated + ` AND at > ?0
+	UNION ALL SELECT min(next_at) FROM coord_tasks WHERE next_at > ?0 AND NOT paused)`
 
 func (c claimer) Hints() (<-chan struct{}, func()) { return c.b.hints.Hints() }
+
+func (c claimer) Cancels() (<-chan struct{}, func()) { return c.b.cancels.Hints() }

@@ -116,19 +116,26 @@ func TestManyOpenANewFileAtOnce(t *testing.T) {
 	openers.Wait()
 }
 
-// begins counts the transactions that could not begin.
-type begins struct{ failed atomic.Int64 }
+// begins counts the transactions that began and that could not begin.
+type begins struct {
+	succeeded, failed atomic.Int64
+	waiting           func() int // for the lock
+}
 
 func (*begins) BeforeQuery(ctx context.Context, _ *bun.QueryEvent) context.Context { return ctx }
 
 func (b *begins) AfterQuery(_ context.Context, e *bun.QueryEvent) {
-	if e.Query == "BEGIN" && e.Err != nil {
+	switch {
+	case e.Query != "BEGIN":
+	case e.Err != nil:
 		b.failed.Add(1)
+	default:
+		b.succeeded.Add(1)
 	}
 }
 
 // impatient opens a backend whose SQLite does not wait for locks at all.
-func impatient(t *testing.T, path string) (coord.Backend, *begins) {
+func impatient(t *testing.T, path string) (coord.Backend, *begins, *sqlite.DB) {
 	t.Helper()
 	db, err := sqlite.OpenDB(path)
 	if err != nil {
@@ -140,17 +147,18 @@ func impatient(t *testing.T, path string) (coord.Backend, *begins) {
 	}
 	var hook begins
 	db.Write = db.Write.WithQueryHook(&hook)
-	b, err := sqlite.Open(t.Context(), sqlite.Options{DB: db})
+	b, waiting, err := sqlite.OpenWatched(t.Context(), sqlite.Options{DB: db})
 	if err != nil {
 		t.Fatal(err)
 	}
+	hook.waiting = waiting
 	t.Cleanup(func() { _ = b.Close(context.Background()) })
-	return b, &hook
+	return b, &hook, db
 }
 
 func TestALockIsWaitedFor(t *testing.T) {
 	path, db := newFile(t)
-	b, begins := impatient(t, path)
+	b, begins, _ := impatient(t, path)
 	lock, err := db.Write.BeginTx(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)

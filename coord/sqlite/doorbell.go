@@ -3,6 +3,8 @@ package sqlite
 import (
 	"context"
 	"time"
+
+	"github.com/uptrace/bun"
 )
 
 // A file that nobody else has written to for a while is looked at less often.
@@ -30,6 +32,7 @@ func (b *backend) watch(ctx context.Context) (watched bool, err error) {
 	defer conn.Close()
 	var seen int64
 	var changed time.Time
+	var announced map[int64]bool // running runs that were asked to stop
 	for {
 		var versions []int64
 		if err := conn.NewRaw(`PRAGMA data_version`).Scan(ctx, &versions); err != nil {
@@ -37,7 +40,16 @@ func (b *backend) watch(ctx context.Context) (watched bool, err error) {
 		}
 		if !watched || versions[0] != seen {
 			watched, seen, changed = true, versions[0], time.Now()
-			b.ring(true, true)
+			asked, err := askedToStop(ctx, conn)
+			if err != nil {
+				return watched, err
+			}
+			fresh := false
+			for id := range asked {
+				fresh = fresh || !announced[id]
+			}
+			announced = asked
+			b.ring(news{events: true, runs: true, cancels: fresh})
 		}
 		pause := b.o.Poll
 		if time.Since(changed) > quietAfter {
@@ -49,4 +61,17 @@ func (b *backend) watch(ctx context.Context) (watched bool, err error) {
 		case <-time.After(pause):
 		}
 	}
+}
+
+// askedToStop returns the running runs that were.
+func askedToStop(ctx context.Context, conn bun.Conn) (map[int64]bool, error) {
+	var ids []int64
+	if err := conn.NewRaw(`SELECT id FROM coord_runs WHERE cancel_requested AND `+inFlight).Scan(ctx, &ids); err != nil {
+		return nil, err
+	}
+	asked := make(map[int64]bool, len(ids))
+	for _, id := range ids {
+		asked[id] = true
+	}
+	return asked, nil
 }

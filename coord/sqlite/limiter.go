@@ -59,13 +59,13 @@ func (l limiter) AllowAll(ctx context.Context, limits ...coord.Limit) ([]coord.D
 
 // locked decides with the writer lock held.
 func (l limiter) locked(ctx context.Context, limits []coord.Limit, keys [][]byte) (ds []coord.Decision, err error) {
-	err = l.b.inTx(ctx, func(tx bun.Tx, now row.Time) error {
-		tats, err := l.read(ctx, tx, keys)
+	err = l.b.inTx(ctx, func(ctx context.Context, tx transaction) error {
+		tats, err := l.read(ctx, tx.Tx, keys)
 		if err != nil {
 			return err
 		}
 		var store []int64
-		if ds, store = coord.DecideAll(limits, tats, now.UnixMicro()); store == nil {
+		if ds, store = coord.DecideAll(limits, tats, tx.now.UnixMicro()); store == nil {
 			return nil
 		}
 		var list row.Values
@@ -92,7 +92,7 @@ func (l limiter) Peek(ctx context.Context, limit coord.Limit) (coord.Decision, e
 }
 
 func (l limiter) Reset(ctx context.Context, key string) error {
-	err := l.b.inTx(ctx, func(tx bun.Tx, _ row.Time) error {
+	err := l.b.inTx(ctx, func(ctx context.Context, tx transaction) error {
 		_, err := tx.NewRaw(`DELETE FROM coord_limits WHERE key = ?`, row.LimitKey(key)).Exec(ctx)
 		return err
 	})

@@ -46,7 +46,7 @@ type store struct {
 }
 
 // newFile makes a file with the schema.
-func newFile(t *testing.T) (path string, db *sqlite.DB) {
+func newFile(t testing.TB) (path string, db *sqlite.DB) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "tandem.db")
 	db, err := sqlite.OpenDB(path)
@@ -185,8 +185,13 @@ func TestTheLogShrinks(t *testing.T) {
 	if err := reader.Rollback(); err != nil {
 		t.Fatal(err)
 	}
-	publish(nil) // this takes the log back
-	publish(nil) // and this begins it anew
+	// One takes the log back and the next begins it anew, unless somebody reads just
+	// then, as the backend itself does.
+	for range 100 {
+		if publish(nil); size() <= most {
+			break
+		}
+	}
 	if size() > most {
 		t.Errorf("the log has %d bytes; want at most %d", size(), most)
 	}

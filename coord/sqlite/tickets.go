@@ -15,15 +15,15 @@ func (t tickets) Issue(ctx context.Context, f coord.TicketFor) (coord.Ticket, er
 	secret := coord.NewTicketSecret()
 	hash := coord.HashTicket(secret)
 	var expires row.Time
-	err := t.b.inTx(ctx, func(tx bun.Tx, now row.Time) error {
+	err := t.b.inTx(ctx, func(ctx context.Context, tx transaction) error {
 		// What has expired must not take the place of what is good.
 		_, err := tx.NewRaw(`DELETE FROM coord_tickets WHERE session_id = ?0 AND (expires_at <= ?1 OR id IN (
 			SELECT id FROM coord_tickets WHERE session_id = ?0 AND expires_at > ?1 ORDER BY id DESC LIMIT -1 OFFSET ?2))`,
-			f.Session, now, coord.MaxTickets-1).Exec(ctx)
+			f.Session, tx.now, coord.MaxTickets-1).Exec(ctx)
 		if err != nil {
 			return err
 		}
-		expires = after(now, f.TTL)
+		expires = after(tx.now, f.TTL)
 		_, err = tx.NewRaw(`INSERT INTO coord_tickets (hash, purpose, user_id, session_id, origin, scope, ttl, expires_at)
 			VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
 			hash[:], f.Purpose, f.User, f.Session, f.Origin, f.Scope, row.Micros(f.TTL), expires).Exec(ctx)
@@ -40,10 +40,10 @@ func (t tickets) Issue(ctx context.Context, f coord.TicketFor) (coord.Ticket, er
 func (t tickets) Redeem(ctx context.Context, secret string, use coord.TicketUse) (coord.TicketFor, error) {
 	hash := coord.HashTicket(secret)
 	var rows []row.Ticket
-	err := t.b.inTx(ctx, func(tx bun.Tx, now row.Time) error {
+	err := t.b.inTx(ctx, func(ctx context.Context, tx transaction) error {
 		return tx.NewRaw(`DELETE FROM coord_tickets WHERE hash = ?
 			RETURNING purpose, user_id, session_id, origin, scope, ttl, expires_at <= ? AS expired`,
-			hash[:], now).Scan(ctx, &rows)
+			hash[:], tx.now).Scan(ctx, &rows)
 	})
 	switch {
 	case err != nil:

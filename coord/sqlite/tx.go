@@ -15,21 +15,20 @@ import (
 // begin starts a transaction that holds the writer lock. When another process
 // keeps that lock for longer than SQLite waits, it tries again until ctx is
 // done.
-func (b *backend) begin(ctx context.Context) (tx bun.Tx, err error) {
+func (b *backend) begin(ctx context.Context, start func() (bun.Tx, error)) (tx bun.Tx, err error) {
 	if err := b.db.inPlace(); err != nil {
 		return tx, fmt.Errorf("%w: %w", coord.ErrUnavailable, err)
 	}
 	err = untilFree(ctx, func() error {
-		tx, err = b.db.Write.BeginTx(ctx, nil)
+		tx, err = start()
 		return err
 	})
 	return tx, err
 }
 
-// inTx runs fn in a transaction that holds the writer lock; now is read once it
-// does.
-func (b *backend) inTx(ctx context.Context, fn func(tx bun.Tx, now row.Time) error) error {
-	tx, err := b.begin(ctx)
+// alone runs fn in a transaction of its own, whose context is the caller's.
+func (b *backend) alone(ctx context.Context, fn func(tx transaction) error) error {
+	tx, err := b.begin(ctx, func() (bun.Tx, error) { return b.db.Write.BeginTx(ctx, nil) })
 	if err != nil {
 		return err
 	}
@@ -39,21 +38,21 @@ func (b *backend) inTx(ctx context.Context, fn func(tx bun.Tx, now row.Time) err
 			_ = tx.Rollback()
 		}
 	}()
-	if err := fn(tx, b.now()); err != nil {
-		done = true
+	err = fn(transaction{tx, &b.prepared, b.now()})
+	done = true
+	if err != nil {
 		// The error of fn is the one that counts.
 		_ = tx.Rollback()
 		return err
 	}
-	done = true
 	return commitError(tx.Commit())
 }
 
 func (b *backend) InTx(ctx context.Context, fn func(context.Context, coord.Tx) error) error {
-	t := &tx{b: b}
+	t := &tx{}
 	defer func() { t.broken = coord.ErrClosed }()
-	err := b.inTx(ctx, func(sqlTx bun.Tx, now row.Time) error {
-		t.Tx, t.now = sqlTx, now
+	err := b.alone(ctx, func(own transaction) error {
+		t.transaction = own
 		if err := fn(ctx, t); err != nil {
 			return err
 		}
@@ -61,7 +60,7 @@ func (b *backend) InTx(ctx context.Context, fn func(context.Context, coord.Tx) e
 			return err
 		}
 		if len(t.events) > 0 {
-			if _, err := publish(ctx, t.Tx, t.now, t.events); err != nil {
+			if _, err := publish(ctx, own.Tx, own.now, t.events); err != nil {
 				return err
 			}
 		}
@@ -70,17 +69,16 @@ func (b *backend) InTx(ctx context.Context, fn func(context.Context, coord.Tx) e
 	if err != nil {
 		return storeError(ctx, err)
 	}
-	b.ring(len(t.events) > 0, t.queued)
+	t.news.events = len(t.events) > 0
+	b.ring(t.news)
 	return nil
 }
 
 // tx is a transaction on its way.
 type tx struct {
-	bun.Tx
-	b      *backend
-	now    row.Time
+	transaction
 	events []row.NewEvent // published as the last statement
-	queued bool           // runs were
+	news   news           // of what was done
 	broken error          // why nothing more can be done in it
 }
 
@@ -90,9 +88,7 @@ func (t *tx) do(ctx context.Context, call func() error) error {
 		return err
 	}
 	err := storeError(ctx, call())
-	switch {
-	case errors.Is(err, coord.ErrNotFound), errors.Is(err, coord.ErrConflict), errors.Is(err, coord.ErrFenced):
-	default:
+	if !harmless(err) {
 		t.broken = err
 	}
 	return err
@@ -120,16 +116,39 @@ func (t *tx) usable(ctx context.Context) error {
 func (t *tx) PutTask(ctx context.Context, task coord.Task) (stored coord.Task, err error) {
 	err = t.do(ctx, func() (err error) {
 		stored, err = putTask(ctx, t.Tx, t.now, task)
-		t.queued = true
+		t.news.runs = true
 		return err
 	})
 	return stored, err
 }
 
+func (t *tx) DeleteTask(ctx context.Context, name string) error {
+	return t.do(ctx, func() error {
+		t.news.runs, t.news.cancels = true, true
+		return deleteTask(ctx, t.Tx, t.now, name)
+	})
+}
+
+func (t *tx) PauseTask(ctx context.Context, name string, paused bool) error {
+	return t.do(ctx, func() error {
+		t.news.runs = t.news.runs || !paused
+		return pauseTask(ctx, t.Tx, t.now, name, paused)
+	})
+}
+
+func (t *tx) Trigger(ctx context.Context, name string, o coord.TriggerOptions) (run coord.Run, err error) {
+	err = t.do(ctx, func() (err error) {
+		run, err = t.trigger(ctx, name, o)
+		t.news.runs = true
+		return err
+	})
+	return run, err
+}
+
 func (t *tx) Enqueue(ctx context.Context, runs ...coord.NewRun) (queued []coord.Run, err error) {
 	err = t.do(ctx, func() (err error) {
-		queued, err = enqueue(ctx, t.Tx, t.now, runs)
-		t.queued = true
+		queued, err = t.enqueue(ctx, runs)
+		t.news.runs = true
 		return err
 	})
 	return queued, err
@@ -137,9 +156,20 @@ func (t *tx) Enqueue(ctx context.Context, runs ...coord.NewRun) (queued []coord.
 
 func (t *tx) Finish(ctx context.Context, results ...coord.Result) error {
 	return t.do(ctx, func() error {
-		queued, err := finish(ctx, t.Tx, t.now, results)
-		t.queued = t.queued || queued
+		queued, err := t.finish(ctx, results)
+		t.news.runs = t.news.runs || queued
 		return err
+	})
+}
+
+func (t *tx) Report(ctx context.Context, reports ...coord.Report) error {
+	return t.do(ctx, func() error { return t.tell(ctx, reports) })
+}
+
+func (t *tx) Cancel(ctx context.Context, id coord.RunID) error {
+	return t.do(ctx, func() error {
+		t.news.runs, t.news.cancels = true, true
+		return t.cancel(ctx, id)
 	})
 }
 
@@ -152,13 +182,23 @@ func (t *tx) Publish(ctx context.Context, events ...coord.NewEvent) error {
 
 func (t *tx) Unwrap() any { return t.Tx }
 
+// news is what a transaction may have brought.
+type news struct {
+	events  bool
+	runs    bool // that have become due
+	cancels bool // running runs were asked to stop
+}
+
 // ring announces what a transaction has committed, at once to this process. The
 // others see that the file has changed.
-func (b *backend) ring(events, runs bool) {
-	if events {
+func (b *backend) ring(n news) {
+	if n.events {
 		b.reader.wake()
 	}
-	if runs {
+	if n.runs {
 		b.hints.Notify()
+	}
+	if n.cancels {
+		b.cancels.Notify()
 	}
 }

@@ -3,6 +3,7 @@ package worker
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -25,7 +26,7 @@ type spy struct {
 
 	mu     sync.Mutex
 	claims []claimCall
-	others []string        // Extend and Finish, with the outcomes of the latter
+	others []string        // all others, Finish with how many and their outcomes
 	hints  <-chan struct{} // instead of the store's, when mute
 	mute   bool
 	before func(ctx context.Context, call string) error // may refuse a call
@@ -65,17 +66,15 @@ func (s *spy) note(call string) {
 	s.others = append(s.others, call)
 }
 
-// count returns how many of the calls began with the text.
-func (s *spy) count(text string) (n int) {
+// calls returns the noted ones that began with the text.
+func (s *spy) calls(text string) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, call := range s.others {
-		if strings.HasPrefix(call, text) {
-			n++
-		}
-	}
-	return n
+	return slices.DeleteFunc(slices.Clone(s.others), func(call string) bool { return !strings.HasPrefix(call, text) })
 }
+
+// count returns how many of the calls began with the text.
+func (s *spy) count(text string) int { return len(s.calls(text)) }
 
 func (s *spy) looks() []claimCall {
 	s.mu.Lock()
@@ -111,6 +110,31 @@ func (s *spy) looked(c claimCall) {
 	s.claims = append(s.claims, c)
 }
 
+func (s *spy) NextDue(ctx context.Context) (time.Duration, bool, error) {
+	before, after := s.hooks()
+	s.note("next")
+	if err := before(ctx, "next"); err != nil {
+		return 0, false, err
+	}
+	wait, some, err := s.Claimer.NextDue(ctx)
+	if err := after(ctx, "next"); err != nil {
+		return 0, false, err
+	}
+	return wait, some, err
+}
+
+func (s *spy) Report(ctx context.Context, reports ...coord.Report) error {
+	if len(reports) == 0 {
+		return s.Claimer.Report(ctx)
+	}
+	before, _ := s.hooks()
+	s.note(fmt.Sprint("report of ", len(reports)))
+	if err := before(ctx, "report"); err != nil {
+		return err
+	}
+	return s.Claimer.Report(ctx, reports...)
+}
+
 func (s *spy) Extend(ctx context.Context, lease time.Duration, claims ...coord.Claim) ([]coord.Claim, error) {
 	before, after := s.hooks()
 	s.note("extend")
@@ -131,6 +155,7 @@ var outcomes = map[coord.Outcome]string{
 
 func (s *spy) Finish(ctx context.Context, results ...coord.Result) error {
 	before, after := s.hooks()
+	s.note(fmt.Sprint("ends of ", len(results)))
 	for _, r := range results {
 		s.note("finish: " + outcomes[r.Outcome])
 	}
@@ -223,8 +248,11 @@ func (r *running) drain() {
 func (r *running) idle() {
 	r.e.Helper()
 	synctest.Wait()
-	if n := len(r.slots); n != 0 || r.Running() != 0 {
-		r.e.Errorf("%d slots are taken and %d handlers at work, want none", n, r.Running())
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.taken != 0 || len(r.Worker.running) != 0 || len(r.ends) != 0 || r.unwritten != 0 || r.flushing {
+		r.e.Errorf("%d slots are taken, %d handlers at work, %d ends unwritten, %d to come, flushing %v; want none",
+			r.taken, len(r.Worker.running), r.unwritten, len(r.ends), r.flushing)
 	}
 }
 

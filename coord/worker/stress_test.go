@@ -15,7 +15,8 @@ import (
 
 // TestChaos lets workers come and go, calls fail, hang and lose their answers, and
 // handlers end in every way. In the end each run has ended, all slots are back, and
-// at no time had two handlers that were not cancelled the same run.
+// at no time had two handlers that were not cancelled the same run, or more of them
+// the same concurrency key than it allows.
 func TestChaos(t *testing.T) {
 	const seeds = 40
 	first := rand.Uint64()
@@ -58,13 +59,20 @@ func chaos(e *env, seed uint64) {
 	e.hook(flaky, flaky)
 
 	live := make(map[coord.RunID]int) // handlers whose context is not cancelled
-	handler := func(ctx context.Context, c coord.Claim) error {
+	keyed := 0                        // those whose run has the key
+	key := coord.Concurrency{Key: "key", Limit: 2}
+	handler := func(ctx context.Context, r *Run) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 		mu.Lock()
-		if live[c.Run.ID]++; live[c.Run.ID] > 1 {
-			e.Errorf("run %d has %d handlers that believe in their lease", c.Run.ID, live[c.Run.ID])
+		if live[r.Run.ID]++; live[r.Run.ID] > 1 {
+			e.Errorf("run %d has %d handlers that believe in their lease", r.Run.ID, live[r.Run.ID])
+		}
+		if r.Run.Concurrency == key {
+			if keyed++; keyed > key.Limit {
+				e.Errorf("the key has %d handlers that believe in their lease", keyed)
+			}
 		}
 		mu.Unlock()
 		var once sync.Once
@@ -72,7 +80,10 @@ func chaos(e *env, seed uint64) {
 			once.Do(func() {
 				mu.Lock()
 				defer mu.Unlock()
-				live[c.Run.ID]--
+				live[r.Run.ID]--
+				if r.Run.Concurrency == key {
+					keyed--
+				}
 			})
 		}
 		defer leave()
@@ -96,16 +107,25 @@ func chaos(e *env, seed uint64) {
 			panic("chaos")
 		case 3:
 			return GiveUp(errors.New("no use"))
+		case 4:
+			return errors.Join(r.Log(ctx, "half-way"), r.Progress(ctx, 50))
+		case 5:
+			leave() // the end of its run is the end of its place, too
+			return e.InTx(ctx, r.FinishIn)
 		}
 		return nil
 	}
 
 	const total = 60
 	for range total {
-		e.enqueue(coord.NewRun{
+		run := coord.NewRun{
 			Kind: kind, Delay: time.Duration(n(20000)) * time.Millisecond,
 			Retry: coord.Retry{MaxAttempts: 1 + n(4)}, AtMostOnce: n(5) == 0,
-		})
+		}
+		if n(3) == 0 {
+			run.Concurrency = key
+		}
+		e.enqueue(run)
 	}
 	var workers []*running
 	start := func() {
@@ -117,6 +137,10 @@ func chaos(e *env, seed uint64) {
 	for range 6 {
 		start()
 		time.Sleep(time.Duration(n(8000)) * time.Millisecond)
+		err := e.Claimer().Cancel(e.Context(), coord.RunID(1+n(total)))
+		if err != nil && !errors.Is(err, coord.ErrConflict) {
+			e.Error(err)
+		}
 		workers[n(len(workers))].stop()
 	}
 	mu.Lock()

@@ -17,17 +17,17 @@ import (
 
 var errAway = fmt.Errorf("test: %w", coord.ErrUnavailable)
 
-func noop(context.Context, coord.Claim) error { return nil }
+func noop(context.Context, *Run) error { return nil }
 
 // untilDone waits for the end of the context, as good handlers do.
-func untilDone(ctx context.Context, _ coord.Claim) error {
+func untilDone(ctx context.Context, _ *Run) error {
 	<-ctx.Done()
 	return ctx.Err()
 }
 
 func TestOptions(t *testing.T) {
 	good := Options{Name: "n", Handlers: map[string]Handler{kind: noop}}
-	if w, err := New(nil, good); err != nil || cap(w.slots) != 10 || w.o.Lease != 30*time.Second || w.o.Poll > time.Second || w.o.Grace != 10*time.Second {
+	if w, err := New(nil, good); err != nil || w.o.Concurrency != 10 || w.o.Lease != 30*time.Second || w.o.Poll > time.Second || w.o.Grace != 10*time.Second {
 		t.Errorf("the defaults are %+v (%v)", w.o, err)
 	}
 	for name, change := range map[string]func(o *Options){
@@ -56,27 +56,27 @@ func TestEnds(t *testing.T) {
 		finish  string
 	}{
 		"success":   {noop, coord.Succeeded, 1, "", "succeed"},
-		"failure":   {func(context.Context, coord.Claim) error { return boom }, coord.Queued, 1, "boom", "fail"},
-		"giving up": {func(context.Context, coord.Claim) error { return GiveUp(boom) }, coord.Failed, 1, "boom", "give up"},
-		"wrapped giving up": {func(context.Context, coord.Claim) error {
+		"failure":   {func(context.Context, *Run) error { return boom }, coord.Queued, 1, "boom", "fail"},
+		"giving up": {func(context.Context, *Run) error { return GiveUp(boom) }, coord.Failed, 1, "boom", "give up"},
+		"wrapped giving up": {func(context.Context, *Run) error {
 			return fmt.Errorf("so: %w", GiveUp(boom))
 		}, coord.Failed, 1, "so: boom", "give up"},
-		"snooze": {func(context.Context, coord.Claim) error { return Snooze(time.Hour) }, coord.Queued, 0, "", "snooze"},
-		"panic":  {func(context.Context, coord.Claim) error { panic("boom") }, coord.Queued, 1, "panic: boom", "fail"},
-		"panic of the runtime": {func(_ context.Context, c coord.Claim) error {
-			none := c.Run.Payload
+		"snooze": {func(context.Context, *Run) error { return Snooze(time.Hour) }, coord.Queued, 0, "", "snooze"},
+		"panic":  {func(context.Context, *Run) error { panic("boom") }, coord.Queued, 1, "panic: boom", "fail"},
+		"panic of the runtime": {func(_ context.Context, r *Run) error {
+			none := r.Run.Payload
 			none[0]++
 			return nil
 		}, coord.Queued, 1, "panic: runtime error", "fail"},
-		"exit": {func(context.Context, coord.Claim) error {
+		"exit": {func(context.Context, *Run) error {
 			runtime.Goexit()
 			return nil
 		}, coord.Queued, 1, "ended its goroutine", "fail"},
-		"timeout": {func(ctx context.Context, c coord.Claim) error {
+		"timeout": {func(ctx context.Context, r *Run) error {
 			<-ctx.Done()
 			return context.Cause(ctx)
 		}, coord.Queued, 1, context.DeadlineExceeded.Error(), "fail"},
-		"cancelled": {func(context.Context, coord.Claim) error { return ErrCancelled }, coord.Cancelled, 1, "cancelled", "cancel"},
+		"cancelled": {func(context.Context, *Run) error { return ErrCancelled }, coord.Cancelled, 1, "cancelled", "cancel"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(e *env) {
@@ -91,7 +91,7 @@ func TestEnds(t *testing.T) {
 					e.Errorf("a panic, and nothing else, must come with its stack: %q", r.Error)
 				}
 				if e.count("finish: ") != 1 || e.count("finish: "+test.finish) != 1 {
-					e.Errorf("the calls were %v, want one %s", e.others, test.finish)
+					e.Errorf("the calls were %v, want one %s", e.calls(""), test.finish)
 				}
 				if name == "snooze" && !r.DueAt.Equal(time.Now().Add(time.Hour-20*time.Second).UTC()) {
 					e.Errorf("the run is due at %v", r.DueAt)
@@ -106,9 +106,9 @@ func TestEnds(t *testing.T) {
 func TestFinishedByTheHandler(t *testing.T) {
 	for _, wrapped := range []bool{false, true} {
 		bubble(t, func(e *env) {
-			w := e.start(e.options(func(ctx context.Context, c coord.Claim) error {
+			w := e.start(e.options(func(ctx context.Context, r *Run) error {
 				err := e.InTx(ctx, func(ctx context.Context, tx coord.Tx) error {
-					return tx.Finish(ctx, coord.Result{Claim: c, Outcome: coord.Succeed})
+					return tx.Finish(ctx, coord.Result{Claim: r.Claim, Outcome: coord.Succeed})
 				})
 				if err != nil {
 					return err
@@ -122,7 +122,7 @@ func TestFinishedByTheHandler(t *testing.T) {
 			time.Sleep(time.Minute)
 			e.expect("finished by its handler", id, coord.Succeeded, 1)
 			if e.count("finish") != 0 || e.count("extend") != 0 {
-				e.Errorf("the worker wrote too: %v", e.others)
+				e.Errorf("the worker wrote too: %v", e.calls(""))
 			}
 			w.idle()
 			w.drain()
@@ -134,13 +134,13 @@ func TestFinishedByTheHandler(t *testing.T) {
 func TestSlotsComeBeforeClaims(t *testing.T) {
 	bubble(t, func(e *env) {
 		var atWork, most atomic.Int32
-		o := e.options(func(_ context.Context, c coord.Claim) error {
+		o := e.options(func(_ context.Context, r *Run) error {
 			n := atWork.Add(1)
 			defer atWork.Add(-1)
 			for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
 				continue
 			}
-			time.Sleep(time.Duration(c.Run.ID%5+1) * 300 * time.Millisecond)
+			time.Sleep(time.Duration(r.Run.ID%5+1) * 300 * time.Millisecond)
 			return nil
 		})
 		o.Concurrency = 3
@@ -176,6 +176,8 @@ func TestSlotsComeBeforeClaims(t *testing.T) {
 		if n := e.count("finish: succeed"); n != 40 {
 			e.Errorf("%d runs were finished, want 40", n)
 		}
+		e.hook(nil, nil)
+		time.Sleep(time.Second)
 		w.idle()
 		w.drain()
 	})
@@ -184,7 +186,7 @@ func TestSlotsComeBeforeClaims(t *testing.T) {
 func TestHintsWakeAtOnce(t *testing.T) {
 	bubble(t, func(e *env) {
 		started := make(chan time.Time, 1)
-		o := e.options(func(context.Context, coord.Claim) error { started <- time.Now(); return nil })
+		o := e.options(func(context.Context, *Run) error { started <- time.Now(); return nil })
 		o.Poll = time.Hour
 		w := e.start(o)
 		for range 3 {
@@ -203,7 +205,7 @@ func TestPollsWithinItsInterval(t *testing.T) {
 	bubble(t, func(e *env) {
 		started := make(chan time.Time, 1)
 		e.mute = true
-		w := e.start(e.options(func(context.Context, coord.Claim) error { started <- time.Now(); return nil }))
+		w := e.start(e.options(func(context.Context, *Run) error { started <- time.Now(); return nil }))
 		for range 30 {
 			asked := time.Now()
 			e.enqueue(coord.NewRun{Kind: kind})
@@ -214,7 +216,7 @@ func TestPollsWithinItsInterval(t *testing.T) {
 		time.Sleep(time.Minute)
 		looks := e.looks()
 		gaps := make(map[time.Duration]bool)
-		for i := 1; i < len(looks); i++ {
+		for i := 2; i < len(looks); i++ { // the second one is soon after the first
 			gap := looks[i].at.Sub(looks[i-1].at)
 			gaps[gap] = true
 			if gap > time.Second || gap < time.Second/2 {
@@ -231,7 +233,7 @@ func TestPollsWithinItsInterval(t *testing.T) {
 // TestFreedSlotLooksAgain has more runs than slots and a poll far away.
 func TestFreedSlotLooksAgain(t *testing.T) {
 	bubble(t, func(e *env) {
-		o := e.options(func(context.Context, coord.Claim) error { time.Sleep(time.Second); return nil })
+		o := e.options(func(context.Context, *Run) error { time.Sleep(time.Second); return nil })
 		o.Poll, o.Concurrency = time.Hour, 2
 		runs := make([]coord.NewRun, 9)
 		for i := range runs {
@@ -255,8 +257,8 @@ func TestAnySlotLooksAgain(t *testing.T) {
 	bubble(t, func(e *env) {
 		hints := make(chan struct{}, 1)
 		e.mute, e.hints = true, hints
-		o := e.options(func(_ context.Context, c coord.Claim) error {
-			took := map[string]time.Duration{"short": 10 * time.Second, "long": 10 * time.Minute}[string(c.Run.Payload)]
+		o := e.options(func(_ context.Context, r *Run) error {
+			took := map[string]time.Duration{"short": 10 * time.Second, "long": 10 * time.Minute}[string(r.Run.Payload)]
 			time.Sleep(took)
 			return nil
 		})
@@ -290,7 +292,7 @@ func TestOtherKindsAreLeftAlone(t *testing.T) {
 
 func TestLeaseIsExtended(t *testing.T) {
 	bubble(t, func(e *env) {
-		w := e.start(e.options(func(ctx context.Context, _ coord.Claim) error {
+		w := e.start(e.options(func(ctx context.Context, _ *Run) error {
 			select {
 			case <-time.After(10 * time.Minute):
 				return nil
@@ -312,10 +314,10 @@ func TestLeaseIsExtended(t *testing.T) {
 func TestCancelFromElsewhere(t *testing.T) {
 	bubble(t, func(e *env) {
 		causes := make(chan error, 2)
-		w := e.start(e.options(func(ctx context.Context, c coord.Claim) error {
+		w := e.start(e.options(func(ctx context.Context, r *Run) error {
 			<-ctx.Done()
 			causes <- context.Cause(ctx)
-			if string(c.Run.Payload) == "done anyway" {
+			if string(r.Run.Payload) == "done anyway" {
 				return nil
 			}
 			return ctx.Err()
@@ -345,8 +347,8 @@ func TestCancelFromElsewhere(t *testing.T) {
 func TestFencedByExtend(t *testing.T) {
 	bubble(t, func(e *env) {
 		causes := make(chan error, 1)
-		w := e.start(e.options(func(ctx context.Context, c coord.Claim) error {
-			if string(c.Run.Payload) == "other" {
+		w := e.start(e.options(func(ctx context.Context, r *Run) error {
+			if string(r.Run.Payload) == "other" {
 				time.Sleep(time.Minute)
 				return ctx.Err()
 			}
@@ -370,7 +372,7 @@ func TestFencedByExtend(t *testing.T) {
 		}
 		time.Sleep(2 * time.Minute)
 		if e.count("finish") != 1 || e.count("finish: succeed") != 1 {
-			e.Errorf("the calls were %v, want only the other run's success", e.others)
+			e.Errorf("the calls were %v, want only the other run's success", e.calls(""))
 		}
 		if r := e.run(runs[0].ID); r.State != coord.Running || r.Worker != "thief" {
 			e.Errorf("the thief's run is %s, held by %s", r.State, r.Worker)
@@ -387,13 +389,13 @@ func TestFencedByExtend(t *testing.T) {
 // TestHandlersErrFencedIsNotFinished is a handler whose own Tx.Finish was fenced.
 func TestHandlersErrFencedIsNotFinished(t *testing.T) {
 	bubble(t, func(e *env) {
-		w := e.start(e.options(func(context.Context, coord.Claim) error {
+		w := e.start(e.options(func(context.Context, *Run) error {
 			return fmt.Errorf("tx: %w", &coord.FencedError{})
 		}))
 		e.enqueue(coord.NewRun{Kind: kind})
 		time.Sleep(5 * time.Second)
 		if e.count("finish") != 0 {
-			e.Errorf("the calls were %v", e.others)
+			e.Errorf("the calls were %v", e.calls(""))
 		}
 		w.idle()
 		w.drain()
@@ -410,7 +412,7 @@ func TestSelfFencing(t *testing.T) {
 					var mu sync.Mutex
 					var spans []span
 					var cause error
-					o := e.options(func(ctx context.Context, _ coord.Claim) error {
+					o := e.options(func(ctx context.Context, _ *Run) error {
 						began := time.Now()
 						<-ctx.Done()
 						mu.Lock()
@@ -457,7 +459,7 @@ func TestSelfFencing(t *testing.T) {
 						e.Errorf("the second attempt is %d, at %v; the lease ended at %v", r.Attempt, r.StartedAt, until)
 					}
 					if e.count("finish") != 0 {
-						e.Errorf("a fenced handler was finished: %v", e.others)
+						e.Errorf("a fenced handler was finished: %v", e.calls(""))
 					}
 					close(release)
 					e.hook(nil, nil)
@@ -477,7 +479,7 @@ func TestFencedRunIsNotExtendedAgain(t *testing.T) {
 	bubble(t, func(e *env) {
 		release := make(chan struct{})
 		var started atomic.Int32
-		w := e.start(e.options(func(context.Context, coord.Claim) error {
+		w := e.start(e.options(func(context.Context, *Run) error {
 			if started.Add(1) == 1 {
 				<-release
 			}
@@ -503,7 +505,7 @@ func TestFencedRunIsNotExtendedAgain(t *testing.T) {
 
 func TestDrainWaitsForHandlers(t *testing.T) {
 	bubble(t, func(e *env) {
-		w := e.start(e.options(func(ctx context.Context, _ coord.Claim) error {
+		w := e.start(e.options(func(ctx context.Context, _ *Run) error {
 			time.Sleep(5 * time.Second)
 			return ctx.Err()
 		}))
@@ -525,7 +527,7 @@ func TestDrainWaitsForHandlers(t *testing.T) {
 func TestDrainReleasesWhatDoesNotEnd(t *testing.T) {
 	bubble(t, func(e *env) {
 		causes := make(chan error, 1)
-		w := e.start(e.options(func(ctx context.Context, _ coord.Claim) error {
+		w := e.start(e.options(func(ctx context.Context, _ *Run) error {
 			<-ctx.Done()
 			causes <- context.Cause(ctx)
 			return ctx.Err()
@@ -547,8 +549,8 @@ func TestDrainReleasesWhatDoesNotEnd(t *testing.T) {
 func TestDrainDoesNotRepeatWhatMayRunOnce(t *testing.T) {
 	bubble(t, func(e *env) {
 		release := make(chan struct{})
-		w := e.start(e.options(func(ctx context.Context, c coord.Claim) error {
-			if string(c.Run.Payload) == "deaf" {
+		w := e.start(e.options(func(ctx context.Context, r *Run) error {
+			if string(r.Run.Payload) == "deaf" {
 				<-release
 				return nil
 			}
@@ -571,8 +573,8 @@ func TestDrainDoesNotRepeatWhatMayRunOnce(t *testing.T) {
 func TestDrainWithADeafHandler(t *testing.T) {
 	bubble(t, func(e *env) {
 		release := make(chan struct{})
-		w := e.start(e.options(func(ctx context.Context, c coord.Claim) error {
-			switch string(c.Run.Payload) {
+		w := e.start(e.options(func(ctx context.Context, r *Run) error {
+			switch string(r.Run.Payload) {
 			case "deaf":
 				<-release
 				return errors.New("too late")
@@ -615,9 +617,9 @@ func TestDrainWithADeafHandler(t *testing.T) {
 func TestDrainKeepsWhatAHandlerDecided(t *testing.T) {
 	bubble(t, func(e *env) {
 		ends := map[string]error{"snooze": Snooze(time.Hour), "give up": GiveUp(errors.New("no use")), "done": nil}
-		w := e.start(e.options(func(ctx context.Context, c coord.Claim) error {
+		w := e.start(e.options(func(ctx context.Context, r *Run) error {
 			<-ctx.Done()
-			return ends[string(c.Run.Payload)]
+			return ends[string(r.Run.Payload)]
 		}))
 		runs := e.enqueue(
 			coord.NewRun{Kind: kind, Payload: []byte("snooze")},
@@ -636,7 +638,7 @@ func TestDrainKeepsWhatAHandlerDecided(t *testing.T) {
 // TestClaimUnderWayAtDrain has an answer that comes after the drain began.
 func TestClaimUnderWayAtDrain(t *testing.T) {
 	bubble(t, func(e *env) {
-		w := e.start(e.options(func(context.Context, coord.Claim) error { e.Error("a run was started"); return nil }))
+		w := e.start(e.options(func(context.Context, *Run) error { e.Error("a run was started"); return nil }))
 		time.Sleep(2 * time.Second)
 		committed := make(chan struct{})
 		var once sync.Once
@@ -683,7 +685,7 @@ func TestDrainDuringAnOutage(t *testing.T) {
 // the grace is not cut off.
 func TestDrainWaitsForTheEndBeingWritten(t *testing.T) {
 	bubble(t, func(e *env) {
-		w := e.start(e.options(func(ctx context.Context, _ coord.Claim) error { <-ctx.Done(); return nil }))
+		w := e.start(e.options(func(ctx context.Context, _ *Run) error { <-ctx.Done(); return nil }))
 		id := e.enqueue(coord.NewRun{Kind: kind})[0].ID
 		time.Sleep(time.Second)
 		e.hook(func(_ context.Context, call string) error {
@@ -758,7 +760,7 @@ func TestFinishIsTriedUntilTheLeaseEnds(t *testing.T) {
 				if n := e.count("finish"); n < 2 || n > 40 {
 					e.Errorf("Finish was tried %d times", n)
 				}
-				if got, want := e.log.lines("before its lease ended"), test.attempt-1; got != want {
+				if got, want := e.log.lines("before their lease ended"), test.attempt-1; got != want {
 					e.Errorf("%d lines tell that it could not be finished, want %d", got, want)
 				}
 				w.idle()
@@ -793,7 +795,7 @@ func TestLostAnswerToFinish(t *testing.T) {
 
 func TestRefusedFinishIsNotTriedAgain(t *testing.T) {
 	bubble(t, func(e *env) {
-		w := e.start(e.options(func(context.Context, coord.Claim) error { return Snooze(-time.Hour) }))
+		w := e.start(e.options(func(context.Context, *Run) error { return Snooze(-time.Hour) }))
 		e.enqueue(coord.NewRun{Kind: kind})
 		time.Sleep(5 * time.Second)
 		if n := e.count("finish"); n != 1 {
@@ -814,7 +816,7 @@ func TestVanishedWorker(t *testing.T) {
 			e.Fatal(dead, err)
 		}
 		started := make(chan coord.RunID, 9)
-		w := e.start(e.options(func(_ context.Context, c coord.Claim) error { started <- c.Run.ID; return nil }))
+		w := e.start(e.options(func(_ context.Context, r *Run) error { started <- r.Run.ID; return nil }))
 		time.Sleep(59 * time.Second)
 		synctest.Wait()
 		if len(started) > 0 {

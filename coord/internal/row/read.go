@@ -2,6 +2,7 @@ package row
 
 import (
 	"context"
+	"iter"
 
 	"github.com/uptrace/bun"
 
@@ -27,8 +28,15 @@ func FindRuns(ctx context.Context, db bun.IDB, f coord.RunFilter) ([]coord.Run, 
 	if f.TaskID != 0 {
 		q = q.Where("r.task_id = ?", f.TaskID)
 	}
+	if f.Kind != "" {
+		q = q.Where("r.kind = ?", f.Kind)
+	}
 	if f.State != "" {
 		q = q.Where("r.state = ?", f.State)
+		if f.State == coord.Failed || f.State == coord.Cancelled {
+			// What an index of such runs asks for; SQLite doesn't infer it.
+			q = q.Where("r.finished_at IS NOT NULL AND r.state IN ('failed', 'cancelled')")
+		}
 	}
 	if f.Before != 0 {
 		q = q.Where("r.id < ?", f.Before)
@@ -36,4 +44,33 @@ func FindRuns(ctx context.Context, db bun.IDB, f coord.RunFilter) ([]coord.Run, 
 	var rows []Run
 	err := q.Scan(ctx, &rows)
 	return Runs(rows), err
+}
+
+// logPage is how many lines of a log are read at a time.
+const logPage = 1000
+
+// Log lists the lines of a run behind the one numbered after.
+func Log(
+	ctx context.Context, db bun.IDB, id coord.RunID, after int, wrap func(context.Context, error) error,
+) iter.Seq2[coord.LogLine, error] {
+	return func(yield func(coord.LogLine, error) bool) {
+		for {
+			var rows []LogLine
+			err := db.NewRaw(`SELECT number, attempt, at, line FROM coord_run_log WHERE run_id = ? AND number > ?
+				ORDER BY number LIMIT ?`, id, after, logPage).Scan(ctx, &rows)
+			if err != nil {
+				yield(coord.LogLine{}, wrap(ctx, err))
+				return
+			}
+			for _, r := range rows {
+				if !yield(r.Coord(), nil) {
+					return
+				}
+				after = r.Number
+			}
+			if len(rows) < logPage {
+				return
+			}
+		}
+	}
 }

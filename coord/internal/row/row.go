@@ -12,6 +12,7 @@ import (
 	"github.com/uptrace/bun/schema"
 
 	"github.com/tandemhq/tandem/coord"
+	"github.com/tandemhq/tandem/coord/internal/gate"
 )
 
 // Time is stored as timestamptz on PostgreSQL and as integer microseconds
@@ -40,12 +41,15 @@ func (t Time) AppendQuery(gen schema.QueryGen, b []byte) ([]byte, error) {
 		return append(b, "NULL"...), nil
 	case gen.Dialect().Name() == dialect.PG:
 		b = append(b, '\'')
-		b = t.UTC().AppendFormat(b, "2006-01-02 15:04:05.999999+00")
+		b = append(b, Timestamp(t.Time)...)
 		return append(b, "'::timestamptz"...), nil
 	default:
 		return fmt.Append(b, t.UnixMicro()), nil
 	}
 }
+
+// Timestamp returns the form of PostgreSQL.
+func Timestamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05.999999+00") }
 
 // Micros returns a duration as it is stored.
 func Micros(d time.Duration) int64 { return d.Microseconds() }
@@ -54,7 +58,7 @@ func duration(micros int64) time.Duration { return time.Duration(micros) * time.
 
 // TaskColumns are the columns of a [Task], in no particular order.
 const TaskColumns = `id, name, kind, payload, schedule, zone, overlap, misfire, misfire_cap, max_attempts, backoff,
-	max_backoff, timeout, priority, at_most_once, paused, version, next_at, created_at, updated_at`
+	max_backoff, timeout, priority, concurrency_key, concurrency_limit, at_most_once, paused, version, next_at, created_at, updated_at`
 
 // Task is a row of coord_tasks.
 type Task struct {
@@ -72,6 +76,8 @@ type Task struct {
 	MaxBackoff  int64  `bun:"max_backoff"`
 	Timeout     int64  `bun:"timeout"`
 	Priority    int    `bun:"priority"`
+	Key         string `bun:"concurrency_key"`
+	Limit       int    `bun:"concurrency_limit"`
 	AtMostOnce  bool   `bun:"at_most_once"`
 	Paused      bool   `bun:"paused"`
 	Version     int64  `bun:"version"`
@@ -87,7 +93,8 @@ func (r Task) Coord() coord.Task {
 		Schedule: r.Schedule, Zone: r.Zone,
 		Overlap: coord.Overlap(r.Overlap), Misfire: coord.Misfire(r.Misfire), MisfireCap: r.MisfireCap,
 		Retry:   retry(r.MaxAttempts, r.Backoff, r.MaxBackoff),
-		Timeout: duration(r.Timeout), Priority: r.Priority, AtMostOnce: r.AtMostOnce, Paused: r.Paused,
+		Timeout: duration(r.Timeout), Priority: r.Priority,
+		Concurrency: coord.Concurrency{Key: r.Key, Limit: r.Limit}, AtMostOnce: r.AtMostOnce, Paused: r.Paused,
 		Version: r.Version, NextAt: r.NextAt.Time, CreatedAt: r.CreatedAt.Time, UpdatedAt: r.UpdatedAt.Time,
 	}
 }
@@ -99,7 +106,8 @@ func retry(attempts int, backoff, maxBackoff int64) coord.Retry {
 // RunColumns are the columns of a [Run], of a table that is called r.
 const RunColumns = `r.id, COALESCE(r.task_id, 0) AS task_id, r.kind, r.payload, COALESCE(r.unique_key, '') AS unique_key,
 	r.state, r.scheduled_for, r.at, r.due_at, r.attempt, r.rescues, r.token, r.max_attempts, r.backoff, r.max_backoff,
-	r.timeout, r.priority, r.at_most_once, r.cancel_requested, r.worker, r.error, r.created_at, r.started_at, r.finished_at`
+	r.timeout, r.priority, COALESCE(r.gate, '') AS gate, r.concurrency_limit, r.at_most_once, r.cancel_requested,
+	r.progress, r.log_lines, r.worker, r.error, r.created_at, r.started_at, r.finished_at`
 
 // Run is a row of coord_runs.
 type Run struct {
@@ -120,8 +128,12 @@ type Run struct {
 	MaxBackoff      int64  `bun:"max_backoff"`
 	Timeout         int64  `bun:"timeout"`
 	Priority        int    `bun:"priority"`
+	Gate            string `bun:"gate"`
+	Limit           int    `bun:"concurrency_limit"`
 	AtMostOnce      bool   `bun:"at_most_once"`
 	CancelRequested bool   `bun:"cancel_requested"`
+	Progress        int    `bun:"progress"`
+	LogLines        int    `bun:"log_lines"`
 	Worker          string `bun:"worker"`
 	Error           string `bun:"error"`
 	CreatedAt       Time   `bun:"created_at"`
@@ -135,8 +147,8 @@ func (r Run) Coord() coord.Run {
 		ID: coord.RunID(r.ID), TaskID: coord.TaskID(r.TaskID), Kind: r.Kind, Payload: r.Payload,
 		UniqueKey: r.UniqueKey, State: coord.State(r.State), ScheduledFor: r.ScheduledFor.Time, DueAt: r.DueAt.Time,
 		Attempt: r.Attempt, Rescues: r.Rescues, Retry: retry(r.MaxAttempts, r.Backoff, r.MaxBackoff),
-		Timeout: duration(r.Timeout), Priority: r.Priority, AtMostOnce: r.AtMostOnce,
-		CancelRequested: r.CancelRequested, Worker: r.Worker, Error: r.Error,
+		Timeout: duration(r.Timeout), Priority: r.Priority, Concurrency: gate.Concurrency(r.Gate, r.Limit),
+		AtMostOnce: r.AtMostOnce, CancelRequested: r.CancelRequested, Progress: r.Progress, LogLines: r.LogLines, Worker: r.Worker, Error: r.Error,
 		CreatedAt: r.CreatedAt.Time, StartedAt: r.StartedAt.Time, FinishedAt: r.FinishedAt.Time,
 	}
 	if run.State == coord.Running {
@@ -191,6 +203,19 @@ func Held(claims []coord.Claim, touched []Run) ([]coord.Claim, error) {
 		return held, &coord.FencedError{Claims: lost}
 	}
 	return held, nil
+}
+
+// LogLine is a row of coord_run_log.
+type LogLine struct {
+	Number  int    `bun:"number"`
+	Attempt int    `bun:"attempt"`
+	At      Time   `bun:"at"`
+	Line    string `bun:"line"`
+}
+
+// Coord returns the line.
+func (r LogLine) Coord() coord.LogLine {
+	return coord.LogLine{Number: r.Number, Attempt: r.Attempt, At: r.At.Time, Text: r.Line}
 }
 
 // Event is a row of coord_events.

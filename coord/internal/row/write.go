@@ -91,13 +91,17 @@ func WithDuplicates(runs []coord.NewRun, inserted []Run, earlier map[string]coor
 		}
 		run, ok := earlier[r.UniqueKey]
 		if !ok {
-			// Pruned between two statements.
-			return nil, fmt.Errorf("%w: the run with key %q has just gone; try again", coord.ErrConflict, r.UniqueKey)
+			return nil, gone(r.UniqueKey)
 		}
 		run.Duplicate = true
 		all = append(all, run)
 	}
 	return all, nil
+}
+
+// gone is the error for a run that was pruned between two statements.
+func gone(key string) error {
+	return fmt.Errorf("%w: the run with key %q has just gone; try again", coord.ErrConflict, key)
 }
 
 // LimitKey is what is stored of a limit's key.

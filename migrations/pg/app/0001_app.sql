@@ -49,6 +49,14 @@ CREATE TABLE app_messages (
 );
 CREATE INDEX app_messages_room ON app_messages (room_id, id);
 
+-- The secrets with which others sign what triggers a task. Tasks are of another set
+-- of tables; an id that a task has had is no other task's.
+CREATE TABLE app_webhooks (
+    task_id bigint PRIMARY KEY,
+    secret bytea NOT NULL,
+    created_at timestamptz NOT NULL
+);
+
 -- +goose Down
 
-DROP TABLE app_messages, app_rooms, app_sessions, app_setup_tokens, app_users;
+DROP TABLE app_webhooks, app_messages, app_rooms, app_sessions, app_setup_tokens, app_users;

@@ -10,6 +10,10 @@ AS 'SELECT statement_timestamp()';
 CREATE FUNCTION coord_clock() RETURNS timestamptz LANGUAGE sql VOLATILE
 AS 'SELECT clock_timestamp()';
 
+-- In this order: what comes after running has ended. An enum is compared as a
+-- number, which counts where every change of a row is tested for each index.
+CREATE TYPE coord_state AS ENUM ('queued', 'running', 'succeeded', 'failed', 'cancelled');
+
 CREATE TABLE coord_tasks (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     name text NOT NULL UNIQUE,
@@ -25,6 +29,8 @@ CREATE TABLE coord_tasks (
     max_backoff bigint NOT NULL,
     timeout bigint NOT NULL,
     priority smallint NOT NULL,
+    concurrency_key text NOT NULL, -- empty: none
+    concurrency_limit integer NOT NULL,
     at_most_once boolean NOT NULL,
     paused boolean NOT NULL,
     version bigint NOT NULL,
@@ -40,7 +46,7 @@ CREATE TABLE coord_runs (
     kind text NOT NULL,
     payload bytea NOT NULL,
     unique_key text,
-    state text NOT NULL CHECK (state IN ('queued', 'running', 'succeeded', 'failed', 'cancelled')),
+    state coord_state NOT NULL,
     exclusive boolean NOT NULL,  -- at most one of its task queued or running
     scheduled_for timestamptz,   -- the occurrence
     -- The one time that matters to its state: queued, when it may be claimed;
@@ -55,8 +61,12 @@ CREATE TABLE coord_runs (
     max_backoff bigint NOT NULL,
     timeout bigint NOT NULL,
     priority smallint NOT NULL CHECK (priority BETWEEN 1 AND 4),
+    gate text,                   -- what limits how many run at a time, see coord/internal/gate; NULL: nothing
+    concurrency_limit integer NOT NULL DEFAULT 0,
     at_most_once boolean NOT NULL,
     cancel_requested boolean NOT NULL DEFAULT false,
+    progress smallint NOT NULL DEFAULT 0,
+    log_lines integer NOT NULL DEFAULT 0,
     worker text NOT NULL DEFAULT '',
     error text NOT NULL DEFAULT '',
     created_at timestamptz NOT NULL,
@@ -65,14 +75,142 @@ CREATE TABLE coord_runs (
 );
 -- What a claim searches: it holds neither ended nor, before their time, future runs
 -- in the way, whatever their number.
-CREATE INDEX coord_runs_claim ON coord_runs (priority, at, id) WHERE state IN ('queued', 'running');
+CREATE INDEX coord_runs_claim ON coord_runs (priority, at, id) WHERE state <= 'running' AND gate IS NULL;
+-- Runs that wait for a place do not stand in the way of those that need none.
+CREATE INDEX coord_runs_gated ON coord_runs (gate, state, priority, at, id) WHERE state <= 'running' AND gate IS NOT NULL;
+CREATE INDEX coord_runs_gated_due ON coord_runs (at) WHERE state <= 'running' AND gate IS NOT NULL;
+CREATE INDEX coord_runs_gated_kind ON coord_runs (kind) WHERE state = 'running' AND gate IS NOT NULL;
+CREATE INDEX coord_runs_cancels ON coord_runs (id) WHERE state = 'running' AND cancel_requested;
 CREATE UNIQUE INDEX coord_runs_occurrence ON coord_runs (task_id, scheduled_for) WHERE scheduled_for IS NOT NULL;
-CREATE UNIQUE INDEX coord_runs_exclusive ON coord_runs (task_id) WHERE exclusive AND state IN ('queued', 'running');
-CREATE INDEX coord_runs_active ON coord_runs (task_id) WHERE task_id IS NOT NULL AND state IN ('queued', 'running');
+CREATE UNIQUE INDEX coord_runs_exclusive ON coord_runs (task_id) WHERE exclusive AND state <= 'running';
+CREATE INDEX coord_runs_active ON coord_runs (task_id) WHERE task_id IS NOT NULL AND state <= 'running';
 -- A trigger's key is its task's; NULL stands for the runs of no task.
 CREATE UNIQUE INDEX coord_runs_unique_key ON coord_runs (task_id, unique_key) NULLS NOT DISTINCT WHERE unique_key IS NOT NULL;
 CREATE INDEX coord_runs_history ON coord_runs (task_id, id) WHERE task_id IS NOT NULL;
-CREATE INDEX coord_runs_ended ON coord_runs (at) WHERE state IN ('succeeded', 'failed', 'cancelled');
+-- Ended runs lie in the table about as they ended; the ranges cost next to nothing
+-- to keep.
+CREATE INDEX coord_runs_ended ON coord_runs USING brin (at) WITH (pages_per_range = 32, autosummarize = on) WHERE state > 'running';
+CREATE INDEX coord_runs_failed ON coord_runs (state, id) WHERE state >= 'failed';
+
+CREATE TABLE coord_run_log (
+    run_id bigint NOT NULL,       -- deleted with the run
+    number integer NOT NULL,      -- counted from 1 over all attempts
+    attempt integer NOT NULL,
+    at timestamptz NOT NULL,
+    line text NOT NULL,
+    PRIMARY KEY (run_id, number)
+);
+
+-- The hot statements are functions, so that a server keeps their plans behind a
+-- transaction pooler too, where a statement can't be prepared. The plans are made
+-- before anything is known of the tables, hence the settings: each search is one
+-- of an index, in its order.
+
+-- coord_again tells whether a claimable run may run, and need not end because its
+-- worker vanished. The planner inlines it.
+CREATE FUNCTION coord_again(r coord_runs) RETURNS boolean LANGUAGE sql IMMUTABLE
+AS 'SELECT r.state = ''queued'' OR NOT (r.cancel_requested OR r.at_most_once OR r.attempt >= r.max_attempts)';
+
+-- coord_claim leases due runs without a gate. The first column says what a row is:
+-- a run that is running now or had to end instead, or that there is more to do:
+-- 'gated', runs with a gate are due and nothing was taken; 'tasks', tasks are. With
+-- chosen runs it leases those that are still claimable, and looks for no others. Of
+-- runs that may not run again since their worker vanished it ends the claims.
+--
+-- One search per priority keeps each an index scan that ends at the limit,
+-- whatever lies in the future. The clock is read when the rows are locked.
+-- +goose StatementBegin
+CREATE FUNCTION coord_claim(kinds text[], most integer, chosen bigint[], lease bigint, who text, lost text)
+RETURNS TABLE (what text, now timestamptz, id bigint, task_id bigint, kind text, payload bytea, unique_key text,
+    scheduled_for timestamptz, due_at timestamptz, attempt integer, rescues integer, token bigint, max_attempts integer,
+    backoff bigint, max_backoff bigint, timeout bigint, priority smallint, gate text, concurrency_limit integer,
+    at_most_once boolean, cancel_requested boolean, log_lines integer, error text, created_at timestamptz)
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
+    SET enable_sort = off AS $$
+#variable_conflict use_column
+DECLARE
+    ids bigint[];
+    tasks_due boolean;
+    gated_due boolean;
+    clock timestamptz;
+BEGIN
+    IF chosen IS NULL THEN
+        SELECT EXISTS (SELECT FROM coord_tasks t
+                WHERE t.next_at <= coord_now() AND NOT t.paused AND t.kind = ANY (kinds) AND NOT (t.overlap = 'forbid' AND EXISTS (
+                    SELECT FROM coord_runs r WHERE r.task_id = t.id AND r.state <= 'running'))),
+            (SELECT true FROM coord_runs r
+                WHERE r.gate IS NOT NULL AND r.state <= 'running' AND r.at <= coord_now() AND r.kind = ANY (kinds)
+                ORDER BY r.at LIMIT 1)
+            INTO tasks_due, gated_due;
+        IF tasks_due OR gated_due THEN
+            RETURN QUERY SELECT sign, coord_now(), 0::bigint, 0::bigint, '', ''::bytea, '', NULL::timestamptz, coord_now(), 0, 0, 0::bigint,
+                0, 0::bigint, 0::bigint, 0::bigint, 0::smallint, '', 0, false, false, 0, '', coord_now()
+            FROM (VALUES ('tasks', tasks_due), ('gated', gated_due)) AS signs (sign, shown) WHERE shown;
+        END IF;
+        IF gated_due THEN
+            RETURN;
+        END IF;
+        ids := ARRAY(
+            SELECT due.id FROM unnest('{1,2,3,4}'::smallint[]) AS p (priority)
+            CROSS JOIN LATERAL (
+                SELECT r.id FROM coord_runs r
+                WHERE r.priority = p.priority AND r.gate IS NULL AND r.state <= 'running' AND r.at <= coord_now() AND r.kind = ANY (kinds)
+                ORDER BY r.at, r.id LIMIT most FOR UPDATE SKIP LOCKED
+            ) AS due LIMIT most);
+    ELSE
+        ids := ARRAY(
+            SELECT r.id FROM coord_runs r WHERE r.id = ANY (chosen) AND r.state <= 'running' AND r.at <= coord_now()
+            ORDER BY r.id FOR UPDATE SKIP LOCKED);
+    END IF;
+    IF ids = '{}' THEN
+        RETURN;
+    END IF;
+    clock := coord_clock();
+    RETURN QUERY UPDATE coord_runs AS r SET
+        state = CASE WHEN coord_again(r) THEN 'running'::coord_state WHEN r.cancel_requested THEN 'cancelled' ELSE 'failed' END,
+        at = CASE WHEN coord_again(r) THEN clock + lease * interval '1 microsecond' ELSE clock END,
+        token = r.token + 1,
+        attempt = r.attempt + coord_again(r)::int,
+        rescues = r.rescues + (r.state = 'running')::int,
+        worker = CASE WHEN coord_again(r) THEN who ELSE r.worker END,
+        error = CASE WHEN coord_again(r) OR r.cancel_requested THEN r.error ELSE lost END,
+        started_at = CASE WHEN coord_again(r) THEN clock ELSE r.started_at END,
+        finished_at = CASE WHEN coord_again(r) THEN NULL ELSE clock END,
+        progress = CASE WHEN coord_again(r) THEN 0 ELSE r.progress END
+    WHERE r.id = ANY (ids)
+    RETURNING r.state::text, clock, r.id, COALESCE(r.task_id, 0), r.kind, r.payload, COALESCE(r.unique_key, ''), r.scheduled_for,
+        r.due_at, r.attempt, r.rescues, r.token, r.max_attempts, r.backoff, r.max_backoff, r.timeout, r.priority,
+        COALESCE(r.gate, ''), r.concurrency_limit, r.at_most_once, r.cancel_requested, r.log_lines, r.error, r.created_at;
+END $$;
+-- +goose StatementEnd
+
+-- coord_finish ends claims that are held and returns their runs. Without states all
+-- have succeeded. Rows are locked in the order given, which is that of the ids.
+-- +goose StatementBegin
+CREATE FUNCTION coord_finish(ids bigint[], tokens bigint[], states coord_state[], delays bigint[], refunds integer[],
+    errors text[])
+RETURNS SETOF bigint
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
+    SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+BEGIN
+    IF states IS NULL THEN
+        RETURN QUERY UPDATE coord_runs AS r SET state = 'succeeded', at = coord_clock(), finished_at = coord_clock()
+        FROM unnest(ids, tokens) AS f (id, token)
+        WHERE r.id = f.id AND r.token = f.token AND r.state = 'running' RETURNING r.id;
+        RETURN;
+    END IF;
+    RETURN QUERY UPDATE coord_runs AS r SET
+        state = CASE WHEN f.state = 'queued' AND r.cancel_requested THEN 'cancelled' ELSE f.state END,
+        at = coord_clock() + CASE WHEN f.state = 'queued' AND NOT r.cancel_requested THEN f.delay ELSE 0 END * interval '1 microsecond',
+        due_at = CASE WHEN f.state = 'queued' AND NOT r.cancel_requested THEN coord_clock() + f.delay * interval '1 microsecond'
+            ELSE r.due_at END,
+        attempt = r.attempt - f.refund,
+        error = CASE WHEN f.error = '' THEN r.error ELSE f.error END,
+        finished_at = CASE WHEN f.state = 'queued' AND NOT r.cancel_requested THEN NULL ELSE coord_clock() END
+    FROM unnest(ids, tokens, states, delays, refunds, errors) AS f (id, token, state, delay, refund, error)
+    WHERE r.id = f.id AND r.token = f.token AND r.state = 'running' RETURNING r.id;
+END $$;
+-- +goose StatementEnd
 
 CREATE TABLE coord_tickets (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -115,5 +253,7 @@ CREATE INDEX coord_events_xid ON coord_events (xid);
 CREATE INDEX coord_events_age ON coord_events (at);
 
 -- +goose Down
-DROP TABLE coord_events, coord_topics, coord_limits, coord_tickets, coord_runs, coord_tasks;
-DROP FUNCTION coord_now(), coord_clock();
+DROP FUNCTION coord_claim, coord_finish, coord_again;
+DROP TABLE coord_events, coord_topics, coord_limits, coord_tickets, coord_run_log, coord_runs, coord_tasks;
+DROP FUNCTION coord_now, coord_clock;
+DROP TYPE coord_state;

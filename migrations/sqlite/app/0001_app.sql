@@ -51,8 +51,17 @@ CREATE TABLE app_messages (
 );
 CREATE INDEX app_messages_room ON app_messages (room_id, id);
 
+-- The secrets with which others sign what triggers a task. Tasks are of another set
+-- of tables; an id that a task has had is no other task's.
+CREATE TABLE app_webhooks (
+    task_id INTEGER PRIMARY KEY,
+    secret BLOB NOT NULL,
+    created_at INTEGER NOT NULL
+);
+
 -- +goose Down
 
+DROP TABLE app_webhooks;
 DROP TABLE app_messages;
 DROP TABLE app_rooms;
 DROP TABLE app_sessions;

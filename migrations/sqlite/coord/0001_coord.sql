@@ -17,6 +17,8 @@ CREATE TABLE coord_tasks (
     max_backoff INTEGER NOT NULL,
     timeout INTEGER NOT NULL,
     priority INTEGER NOT NULL,
+    concurrency_key TEXT NOT NULL, -- empty: none
+    concurrency_limit INTEGER NOT NULL,
     at_most_once BOOLEAN NOT NULL,
     paused BOOLEAN NOT NULL,
     version INTEGER NOT NULL,
@@ -32,7 +34,7 @@ CREATE TABLE coord_runs (
     kind TEXT NOT NULL,
     payload BLOB NOT NULL,
     unique_key TEXT,
-    state TEXT NOT NULL CHECK (state IN ('queued', 'running', 'succeeded', 'failed', 'cancelled')),
+    state TEXT NOT NULL,
     exclusive BOOLEAN NOT NULL,  -- at most one of its task queued or running
     scheduled_for INTEGER,       -- the occurrence
     -- The one time that matters to its state: queued, when it may be claimed;
@@ -47,21 +49,43 @@ CREATE TABLE coord_runs (
     max_backoff INTEGER NOT NULL,
     timeout INTEGER NOT NULL,
     priority INTEGER NOT NULL CHECK (priority BETWEEN 1 AND 4),
+    gate TEXT,                   -- what limits how many run at a time, see coord/internal/gate; NULL: nothing
+    concurrency_limit INTEGER NOT NULL DEFAULT 0,
     at_most_once BOOLEAN NOT NULL,
     cancel_requested BOOLEAN NOT NULL DEFAULT FALSE,
+    progress INTEGER NOT NULL DEFAULT 0,
+    log_lines INTEGER NOT NULL DEFAULT 0,
     worker TEXT NOT NULL DEFAULT '',
     error TEXT NOT NULL DEFAULT '',
     created_at INTEGER NOT NULL,
     started_at INTEGER,
     finished_at INTEGER
 );
-CREATE INDEX coord_runs_claim ON coord_runs (priority, at, id) WHERE state IN ('queued', 'running');
+-- A run is in flight, queued or running, until it has finished_at. What a partial
+-- index asks is asked at each change of a row, the cheapest first. SQLite puts the
+-- id at the end of every index by itself.
+CREATE INDEX coord_runs_claim ON coord_runs (priority, at) WHERE finished_at IS NULL AND gate IS NULL;
+-- Runs that wait for a place do not stand in the way of those that need none.
+CREATE INDEX coord_runs_gated ON coord_runs (gate, concurrency_limit, priority, at) WHERE gate IS NOT NULL AND finished_at IS NULL;
+CREATE INDEX coord_runs_gated_due ON coord_runs (at) WHERE gate IS NOT NULL AND finished_at IS NULL;
+CREATE INDEX coord_runs_gated_running ON coord_runs (at, gate, kind) WHERE gate IS NOT NULL AND state = 'running';
+CREATE INDEX coord_runs_cancels ON coord_runs (cancel_requested) WHERE cancel_requested AND finished_at IS NULL;
 CREATE UNIQUE INDEX coord_runs_occurrence ON coord_runs (task_id, scheduled_for) WHERE scheduled_for IS NOT NULL;
-CREATE UNIQUE INDEX coord_runs_exclusive ON coord_runs (task_id) WHERE exclusive AND state IN ('queued', 'running');
-CREATE INDEX coord_runs_active ON coord_runs (task_id) WHERE task_id IS NOT NULL AND state IN ('queued', 'running');
+CREATE UNIQUE INDEX coord_runs_exclusive ON coord_runs (task_id) WHERE exclusive AND finished_at IS NULL;
+CREATE INDEX coord_runs_active ON coord_runs (task_id) WHERE task_id IS NOT NULL AND finished_at IS NULL;
 CREATE UNIQUE INDEX coord_runs_unique_key ON coord_runs (COALESCE(task_id, 0), unique_key) WHERE unique_key IS NOT NULL;
-CREATE INDEX coord_runs_history ON coord_runs (task_id, id) WHERE task_id IS NOT NULL;
-CREATE INDEX coord_runs_ended ON coord_runs (at) WHERE state IN ('succeeded', 'failed', 'cancelled');
+CREATE INDEX coord_runs_history ON coord_runs (task_id) WHERE task_id IS NOT NULL;
+CREATE INDEX coord_runs_ended ON coord_runs (finished_at) WHERE finished_at IS NOT NULL;
+CREATE INDEX coord_runs_failed ON coord_runs (state) WHERE finished_at IS NOT NULL AND state IN ('failed', 'cancelled');
+
+CREATE TABLE coord_run_log (
+    run_id INTEGER NOT NULL,       -- deleted with the run
+    number INTEGER NOT NULL,      -- counted from 1 over all attempts
+    attempt INTEGER NOT NULL,
+    at INTEGER NOT NULL,
+    line TEXT NOT NULL,
+    PRIMARY KEY (run_id, number)
+) WITHOUT ROWID;
 
 CREATE TABLE coord_tickets (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -106,5 +130,6 @@ DROP TABLE coord_events;
 DROP TABLE coord_topics;
 DROP TABLE coord_limits;
 DROP TABLE coord_tickets;
+DROP TABLE coord_run_log;
 DROP TABLE coord_runs;
 DROP TABLE coord_tasks;

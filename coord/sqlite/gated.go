@@ -1,0 +1,122 @@
+package sqlite
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"slices"
+
+	"github.com/tandemhq/tandem/coord"
+	"github.com/tandemhq/tandem/coord/internal/gate"
+	"github.com/tandemhq/tandem/coord/internal/row"
+)
+
+// admitted finds due runs, in order, for which there is a place now. No other claim
+// runs beside it, since it holds the writer lock.
+//
+// Gated runs stand in lanes: those of a gate that have the same limit. What a lane
+// can give is looked at only if its gate has a place, so that many runs that wait
+// for one cost nothing.
+func (t transaction) admitted(ctx context.Context, o coord.ClaimOptions) ([]row.Run, error) {
+	if len(o.Limits) > 0 {
+		if err := t.bindKinds(ctx, o); err != nil {
+			return nil, err
+		}
+	}
+	taken, err := t.places(ctx)
+	if err != nil {
+		return nil, err
+	}
+	limited := func(kind string) bool { return o.Limits[kind] > 0 }
+	full := func(kind string) bool { return limited(kind) && taken.ByKind[kind] >= o.Limits[kind] }
+	found, err := t.free(ctx, slices.DeleteFunc(slices.Clone(o.Kinds), limited), o.Limit)
+	if err != nil {
+		return nil, err
+	}
+	of, err := names(o.Kinds)
+	if err != nil {
+		return nil, err
+	}
+	rescued, err := t.runs(ctx, t.prepared.rescue, t.now.UnixMicro(), of, o.Limit)
+	if err != nil {
+		return nil, err
+	}
+	found = append(found, rescued...)
+	if of, err = names(slices.DeleteFunc(slices.Clone(o.Kinds), full)); err != nil {
+		return nil, err
+	}
+	var lanes []row.Run // of each the gate and the limit
+	err = t.each(ctx, t.prepared.lanes, nil, func(rows *sql.Rows) error {
+		var r row.Run
+		err := rows.Scan(&r.Gate, into(&r.Limit))
+		lanes = append(lanes, r)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range lanes {
+		most := o.Limit
+		if gate.Concurrency(l.Gate, l.Limit).Key != "" {
+			most = min(most, l.Limit-taken.ByGate[l.Gate])
+		}
+		if most <= 0 {
+			continue
+		}
+		waiting, err := t.runs(ctx, t.prepared.lane, t.now.UnixMicro(), of, l.Gate, l.Limit, most)
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, waiting...)
+	}
+	return pick(found, o, taken), nil
+}
+
+// bindKinds gives due runs of limited kinds a gate.
+func (t transaction) bindKinds(ctx context.Context, o coord.ClaimOptions) error {
+	of, err := names(o.Kinds)
+	if err != nil {
+		return err
+	}
+	var list []string
+	for kind := range o.Limits {
+		list = append(list, kind)
+	}
+	limited, err := names(list)
+	if err != nil {
+		return err
+	}
+	_, err = t.exec(ctx, t.prepared.bind, t.now.UnixMicro(), of, limited)
+	return err
+}
+
+// places counts the runs that have one.
+func (t transaction) places(ctx context.Context) (gate.Places, error) {
+	taken := gate.Places{ByGate: map[string]int{}, ByKind: map[string]int{}}
+	err := t.each(ctx, t.prepared.taken, nil, func(rows *sql.Rows) error {
+		var at, kind string
+		err := rows.Scan(&at, &kind)
+		taken.ByGate[at]++
+		taken.ByKind[kind]++
+		return err
+	})
+	return taken, err
+}
+
+// pick returns those of the runs that may start, in order.
+func pick(found []row.Run, o coord.ClaimOptions, taken gate.Places) []row.Run {
+	slices.SortFunc(found, func(a, b row.Run) int {
+		return cmp.Or(cmp.Compare(a.Priority, b.Priority), a.At.Compare(b.At.Time), cmp.Compare(a.ID, b.ID))
+	})
+	byID := make(map[int64]row.Run, len(found))
+	candidates := make([]gate.Candidate, len(found))
+	for i, r := range found {
+		byID[r.ID] = r
+		candidates[i] = gate.Candidate{ID: r.ID, Kind: r.Kind, Gate: r.Gate, Limit: r.Limit, Running: r.State == string(coord.Running)}
+	}
+	var picked []row.Run
+	for _, id := range gate.Pick(candidates, o.Limit, o.Limits, taken) {
+		picked = append(picked, byID[id])
+	}
+	return picked
+}
