@@ -166,16 +166,24 @@ func (c claimer) takeOnce(ctx context.Context, db bun.IDB, o coord.ClaimOptions,
 		return nil, left, err
 	}
 	defer rows.Close()
+	var now time.Time
 	for rows.Next() {
-		var what string
-		var now row.Time
+		var what row.Text
 		var r row.Claimed
-		if err := rows.Scan(append([]any{&what, &now}, r.Fields()...)...); err != nil {
+		err := rows.Scan(&what, &r.ID, &r.Kind, &r.Payload, &r.DueAt, &r.Attempt, &r.Token, &r.MaxAttempts, &r.Backoff,
+			&r.MaxBackoff, &r.Priority, &r.CreatedAt, &r.Rest)
+		if err != nil {
 			return nil, left, err
 		}
 		switch what {
-		case string(coord.Running):
-			claims = append(claims, r.Claim(o, now.Time))
+		case "now":
+			now = r.DueAt.Time
+		case row.Text(coord.Running):
+			claim, err := r.Claim(o, now)
+			if err != nil {
+				return nil, left, err
+			}
+			claims = append(claims, claim)
 		case "tasks":
 			left.tasks = true
 		case "gated":
@@ -232,12 +240,12 @@ func finish(ctx context.Context, db bun.IDB, results []coord.Result) (news, erro
 	if !plain {
 		args = append(args[:2], pq.StringArray(states), pq.Int64Array(delays), pq.Int64Array(refunds), pq.StringArray(texts))
 	}
-	var done []int64
-	err := db.NewRaw(`SELECT * FROM coord_finish(?, ?, ?, ?, ?, ?)`, args...).Scan(ctx, &done)
+	var lost []int64
+	err := db.NewRaw(`SELECT * FROM coord_finish(?, ?, ?, ?, ?, ?)`, args...).Scan(ctx, &lost)
 	if err != nil {
 		return 0, err
 	}
-	return queued, row.Fenced(claims, done)
+	return queued, row.Fenced(claims, lost)
 }
 
 // cancelSet ends a queued run and asks a running one to stop.

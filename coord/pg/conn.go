@@ -89,25 +89,25 @@ func connectorTo(url string, settings map[string]string) (*pq.Connector, error) 
 
 func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 	if !c.pooled.Load() {
-		conn, err := connect(ctx, c.bounded)
+		conn, err := connect(ctx, c.bounded, false)
 		if e, ok := errors.AsType[*pq.Error](err); !ok || e.Code != protocolViolation {
 			return conn, err
 		}
 		c.pooled.Store(true)
 	}
-	return connect(ctx, c.plain)
+	return connect(ctx, c.plain, true)
 }
 
 // dialed is the key under which a context carries the place for the socket.
 type dialed struct{}
 
-func connect(ctx context.Context, c *pq.Connector) (driver.Conn, error) {
+func connect(ctx context.Context, c *pq.Connector, pooled bool) (driver.Conn, error) {
 	var socket net.Conn
 	conn, err := c.Connect(context.WithValue(ctx, dialed{}, &socket))
 	if err != nil {
 		return nil, err
 	}
-	return guard(conn, socket)
+	return guard(conn, socket, pooled)
 }
 
 func (c *connector) Driver() driver.Driver { return c.plain.Driver() }

@@ -17,7 +17,8 @@ import (
 //
 //   - At the end of a context it asks the server to cancel, and waits for the
 //     server's answer: for ever, when the server is frozen or the network dead.
-//     The guard gives the server a moment and then breaks off.
+//     The guard gives the server a moment and then breaks off. A pooler is not
+//     asked, for that ends PgBouncer 1.18 to 1.20; the guard breaks off at once.
 //   - When the answer to a statement is lost it reports driver.ErrBadConn, and
 //     database/sql sends the statement again, although it may have been carried
 //     out. The guard reports coord.ErrUnknownOutcome.
@@ -31,6 +32,7 @@ const cancelGrace = 500 * time.Millisecond
 type guarded struct {
 	pqConn
 	socket net.Conn
+	pooled bool        // there is a pooler in between
 	inTx   bool        // nothing is carried out before the commit
 	broken atomic.Bool // a context ended so late that lib/pq took no notice of it
 }
@@ -58,19 +60,24 @@ type pqRows interface {
 	driver.RowsColumnTypePrecisionScale
 }
 
-func guard(conn driver.Conn, socket net.Conn) (driver.Conn, error) {
+func guard(conn driver.Conn, socket net.Conn, pooled bool) (driver.Conn, error) {
 	able, ok := conn.(pqConn)
 	if !ok || socket == nil {
 		return nil, fmt.Errorf("a connection of lib/pq is a %T on a %T; it can't be guarded", conn, socket)
 	}
-	return &guarded{pqConn: able, socket: socket}, nil
+	return &guarded{pqConn: able, socket: socket, pooled: pooled}, nil
 }
 
 // watch breaks the connection off soon after ctx ends, until release is called,
-// once. A connection that may have been given a deadline is never used again.
-func (g *guarded) watch(ctx context.Context) (release func()) {
-	stop := context.AfterFunc(ctx, func() { _ = g.socket.SetDeadline(time.Now().Add(cancelGrace)) })
-	return func() {
+// once. It returns the context for lib/pq. A connection that may have been given a
+// deadline is never used again.
+func (g *guarded) watch(ctx context.Context) (below context.Context, release func()) {
+	below, grace := ctx, cancelGrace
+	if g.pooled {
+		below, grace = context.WithoutCancel(ctx), 0
+	}
+	stop := context.AfterFunc(ctx, func() { _ = g.socket.SetDeadline(time.Now().Add(grace)) })
+	return below, func() {
 		if !stop() {
 			g.broken.Store(true)
 		}
@@ -99,7 +106,8 @@ func (g *guarded) outcome(valid bool, err error) error {
 }
 
 func (g *guarded) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
-	release, valid := g.watch(ctx), g.IsValid()
+	valid := g.IsValid()
+	ctx, release := g.watch(ctx)
 	r, err := g.pqConn.QueryContext(ctx, query, args)
 	if err != nil {
 		release()
@@ -114,19 +122,21 @@ func (g *guarded) QueryContext(ctx context.Context, query string, args []driver.
 }
 
 func (g *guarded) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
-	defer g.watch(ctx)()
 	valid := g.IsValid()
+	ctx, release := g.watch(ctx)
+	defer release()
 	res, err := g.pqConn.ExecContext(ctx, query, args)
 	return res, g.outcome(valid, err)
 }
 
 func (g *guarded) Ping(ctx context.Context) error {
-	defer g.watch(ctx)()
+	ctx, release := g.watch(ctx)
+	defer release()
 	return g.pqConn.Ping(ctx)
 }
 
 func (g *guarded) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
-	release := g.watch(ctx)
+	ctx, release := g.watch(ctx)
 	tx, err := g.pqConn.BeginTx(ctx, opts)
 	if err != nil {
 		release()

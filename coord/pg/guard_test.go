@@ -18,19 +18,19 @@ func TestLateEndOfContextSpoilsTheConnection(t *testing.T) {
 	client, server := net.Pipe()
 	defer client.Close()
 	defer server.Close()
-	conn, err := guard(soundConn{}, client)
+	conn, err := guard(soundConn{}, client, false)
 	if err != nil {
 		t.Fatal(err)
 	}
 	g := conn.(*guarded)
 	ctx, cancel := context.WithCancel(t.Context())
-	release := g.watch(ctx)
+	_, release := g.watch(ctx)
 	release()
 	cancel()
 	if !g.IsValid() || g.ResetSession(t.Context()) != nil {
 		t.Error("a context that ended after the answer spoilt the connection")
 	}
-	release = g.watch(ctx)
+	_, release = g.watch(ctx)
 	release()
 	if g.IsValid() || g.ResetSession(t.Context()) == nil {
 		t.Error("the connection goes back into the pool with a deadline")

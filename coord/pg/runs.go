@@ -89,7 +89,7 @@ func report(ctx context.Context, db bun.IDB, reports []coord.Report) error {
 			owners, numbers, lines = append(owners, ids[i]), append(numbers, int64(k+1)), append(lines, line)
 		}
 	}
-	var held []int64
+	var lost []int64
 	err := db.NewRaw(`WITH held AS MATERIALIZED (
 			SELECT r.id, c.progress, c.lines FROM coord_runs r
 			JOIN unnest(?::bigint[], ?::bigint[], ?::smallint[], ?::integer[]) AS c (id, token, progress, lines)
@@ -106,12 +106,12 @@ func report(ctx context.Context, db bun.IDB, reports []coord.Report) error {
 			FROM unnest(?::bigint[], ?::integer[], ?::text[]) AS l (id, number, line) JOIN reported r ON r.id = l.id
 			WHERE r.before + l.number <= ?
 		)
-		SELECT id FROM reported`, pq.Int64Array(ids), pq.Int64Array(tokens), pq.Int64Array(progress), pq.Int64Array(counts),
-		pq.Int64Array(owners), pq.Int64Array(numbers), pq.StringArray(lines), coord.MaxLogLines).Scan(ctx, &held)
+		SELECT lost.id FROM unnest(?::bigint[]) AS lost (id) WHERE id NOT IN (SELECT id FROM reported)`, pq.Int64Array(ids), pq.Int64Array(tokens), pq.Int64Array(progress), pq.Int64Array(counts),
+		pq.Int64Array(owners), pq.Int64Array(numbers), pq.StringArray(lines), coord.MaxLogLines, pq.Int64Array(ids)).Scan(ctx, &lost)
 	if err != nil {
 		return err
 	}
-	return row.Fenced(claims, held)
+	return row.Fenced(claims, lost)
 }
 
 func (c claimer) Log(ctx context.Context, id coord.RunID, after int) iter.Seq2[coord.LogLine, error] {

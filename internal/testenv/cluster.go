@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -99,7 +98,8 @@ func StartCluster(ctx context.Context, opts Options) (*Cluster, error) {
 			Host:     net.JoinHostPort("127.0.0.1", strconv.Itoa(port)),
 			RawQuery: "sslmode=disable",
 		}
-		c.server, err = startServer(ctx, bindir, f, own, arguments(opts, f, port))
+		c.server, err = startServer(ctx, f, own, filepath.Join(bindir, "postgres"), arguments(opts, f, port),
+			clusterReady(f), ending{signalFast, fastTimeout}, ending{signalImmediate, quitTimeout})
 		if err == nil {
 			return c, nil
 		}
@@ -230,84 +230,10 @@ func freePort(ctx context.Context) (int, error) {
 	return port, l.Close()
 }
 
-// server is one run of the postgres program.
-type server struct {
-	cmd    *exec.Cmd
-	exited chan struct{}
-}
-
-func startServer(ctx context.Context, bindir string, f *folder, own *account, args []string) (*server, error) {
-	log, err := os.Create(f.log())
-	if err != nil {
-		return nil, err
+// clusterReady says whether a server that was started in a folder takes connections.
+func clusterReady(f *folder) func() bool {
+	return func() bool {
+		s, err := readStatus(f.data())
+		return err == nil && s.ready
 	}
-	defer log.Close()
-	// The server outlives ctx, so it must not be bound to it.
-	cmd := exec.Command(filepath.Join(bindir, "postgres"), args...) //nolint:noctx // see above
-	cmd.Dir = f.path
-	cmd.Env = serverEnv()
-	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = own.serverAttributes()
-	s := &server{cmd: cmd, exited: make(chan struct{})}
-	started := make(chan error)
-	go s.run(started)
-	if err := <-started; err != nil {
-		return nil, err
-	}
-	if err := s.waitReady(ctx, f); err != nil {
-		s.stop()
-		return nil, fmt.Errorf("%w; the end of its log:\n%s", err, tail(f.log(), logLines))
-	}
-	return s, nil
-}
-
-// run starts the program and waits for it on one thread: the kernel ends the server when
-// the thread that started it ends, and Go ends idle threads as it likes.
-func (s *server) run(started chan<- error) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	err := s.cmd.Start()
-	started <- err
-	if err != nil {
-		return
-	}
-	_ = s.cmd.Wait()
-	close(s.exited)
-}
-
-func (s *server) waitReady(ctx context.Context, f *folder) error {
-	deadline := time.NewTimer(readyTimeout)
-	defer deadline.Stop()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		if st, err := readStatus(f.data()); err == nil && st.ready {
-			return nil
-		}
-		select {
-		case <-s.exited:
-			return fmt.Errorf("PostgreSQL ended while it started: %s", s.cmd.ProcessState)
-		case <-ctx.Done():
-			return fmt.Errorf("PostgreSQL was not ready in time: %w", context.Cause(ctx))
-		case <-deadline.C:
-			return fmt.Errorf("PostgreSQL was not ready within %s", readyTimeout)
-		case <-tick.C:
-		}
-	}
-}
-
-func (s *server) stop() {
-	for _, way := range []struct {
-		signal os.Signal
-		wait   time.Duration
-	}{{signalFast, fastTimeout}, {signalImmediate, quitTimeout}} {
-		_ = s.cmd.Process.Signal(way.signal)
-		select {
-		case <-s.exited:
-			return
-		case <-time.After(way.wait):
-		}
-	}
-	_ = s.cmd.Process.Kill()
-	<-s.exited
 }

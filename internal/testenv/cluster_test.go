@@ -152,7 +152,8 @@ func TestTakenPortIsRecognised(t *testing.T) {
 	if err := initialize(t.Context(), bindir, f, own); err != nil {
 		t.Fatal(err)
 	}
-	_, err = startServer(t.Context(), bindir, f, own, arguments(Options{}, f, l.Addr().(*net.TCPAddr).Port))
+	_, err = startServer(t.Context(), f, own, filepath.Join(bindir, "postgres"),
+		arguments(Options{}, f, l.Addr().(*net.TCPAddr).Port), clusterReady(f))
 	if err == nil || !portTaken(f.log()) {
 		t.Fatalf("got %v, want a refusal because of the port", err)
 	}

@@ -1,4 +1,4 @@
-// Package testenv gives tests a real PostgreSQL and a real browser.
+// Package testenv gives tests a real PostgreSQL, a real PgBouncer and a real browser.
 //
 // A package whose tests need PostgreSQL declares
 //

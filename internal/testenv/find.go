@@ -18,12 +18,14 @@ const (
 	EnvPostgresURL = "TANDEM_TEST_PG_URL"
 	// EnvPostgresBin names the folder that holds initdb and postgres.
 	EnvPostgresBin = "TANDEM_TEST_PG_BIN"
+	// EnvPgBouncer names the pgbouncer program.
+	EnvPgBouncer = "TANDEM_TEST_PGBOUNCER"
 	// EnvChromium names the Chromium or Chrome program.
 	EnvChromium = "TANDEM_TEST_CHROMIUM"
 )
 
-// ErrMissing is in the chain of what FindPostgres and FindChromium return when the program
-// is not installed in any of the places they look at.
+// ErrMissing is in the chain of what FindPostgres, FindPgBouncer and FindChromium return when
+// the program is not installed in any of the places they look at.
 var ErrMissing = errors.New("not found")
 
 const (
@@ -31,6 +33,9 @@ const (
 	advicePostgres = "install PostgreSQL 15 or newer (Debian, Ubuntu: apt-get install postgresql; " +
 		"Fedora: dnf install postgresql-server; macOS: brew install postgresql@17), " +
 		"or set " + EnvPostgresBin + " to the folder of its programs" + adviceURL
+	advicePgBouncer = "install PgBouncer (Debian, Ubuntu: apt-get install pgbouncer; " +
+		"Fedora: dnf install pgbouncer; macOS: brew install pgbouncer), " +
+		"or set " + EnvPgBouncer + " to the program"
 	adviceChromium = "install Chromium (Debian: apt-get install chromium; " +
 		"Fedora: dnf install chromium; macOS: brew install --cask google-chrome), " +
 		"or set " + EnvChromium + " to the program of a Chromium or Chrome"
@@ -72,21 +77,10 @@ func FindPostgres() (bindir string, err error) {
 // TANDEM_TEST_CHROMIUM, PATH and the usual folders. The error says what to install, and
 // wraps ErrMissing unless TANDEM_TEST_CHROMIUM is wrong.
 func FindChromium() (path string, err error) {
-	if path := os.Getenv(EnvChromium); path != "" {
-		if !executable(path) {
-			return "", fmt.Errorf("%s is %s, which is not a program", EnvChromium, path)
-		}
-		return path, nil
-	}
-	for _, name := range []string{
+	return findProgram("a Chromium browser", EnvChromium, []string{
 		"chromium", "chromium-browser", "google-chrome", "google-chrome-stable",
 		"chrome", "headless-shell", "chrome-headless-shell",
-	} {
-		if path, err := exec.LookPath(name); err == nil {
-			return path, nil
-		}
-	}
-	for _, path := range []string{
+	}, []string{
 		"/usr/bin/chromium",
 		"/usr/lib/chromium/chromium",
 		"/snap/bin/chromium",
@@ -94,12 +88,29 @@ func FindChromium() (path string, err error) {
 		"/headless-shell/headless-shell",
 		"/Applications/Chromium.app/Contents/MacOS/Chromium",
 		"/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
-	} {
+	}, adviceChromium)
+}
+
+// findProgram returns what the variable names, or else the first program that is found by its
+// name in PATH or at one of the places.
+func findProgram(what, variable string, names, places []string, advice string) (path string, err error) {
+	if path := os.Getenv(variable); path != "" {
+		if !executable(path) {
+			return "", fmt.Errorf("%s is %s, which is not a program", variable, path)
+		}
+		return path, nil
+	}
+	for _, name := range names {
+		if path, err := exec.LookPath(name); err == nil {
+			return path, nil
+		}
+	}
+	for _, path := range places {
 		if executable(path) {
 			return path, nil
 		}
 	}
-	return "", fmt.Errorf("a Chromium browser was %w: %s", ErrMissing, adviceChromium)
+	return "", fmt.Errorf("%s was %w: %s", what, ErrMissing, advice)
 }
 
 // Chromium is FindChromium for tests: it fails tb when there is no browser.

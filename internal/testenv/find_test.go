@@ -62,6 +62,25 @@ func TestFindChromium(t *testing.T) {
 	}
 }
 
+func TestFindPgBouncer(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "my-pooler")
+	t.Setenv(EnvPgBouncer, path)
+	if _, err := FindPgBouncer(); err == nil || errors.Is(err, ErrMissing) || !strings.Contains(err.Error(), EnvPgBouncer) {
+		t.Fatalf("no such program: got %v, want an error that names %s", err, EnvPgBouncer)
+	}
+	program(t, path)
+	if got, err := FindPgBouncer(); err != nil || got != path {
+		t.Fatalf("got %q, %v; want %q", got, err, path)
+	}
+	t.Setenv(EnvPgBouncer, "")
+	dir := t.TempDir()
+	program(t, filepath.Join(dir, "pgbouncer"))
+	t.Setenv("PATH", dir)
+	if got, err := FindPgBouncer(); err != nil || got != filepath.Join(dir, "pgbouncer") {
+		t.Fatalf("got %q, %v", got, err)
+	}
+}
+
 func TestNewestFirst(t *testing.T) {
 	base := t.TempDir()
 	for _, version := range []string{"9.6", "16", "15", "10"} {
@@ -79,9 +98,17 @@ func TestNewestFirst(t *testing.T) {
 }
 
 func TestAdviceNamesAllWays(t *testing.T) {
-	for _, word := range []string{"apt-get install postgresql", "brew install", EnvPostgresBin, EnvPostgresURL} {
-		if !strings.Contains(advicePostgres, word) {
-			t.Errorf("the advice lacks %q", word)
+	for _, test := range []struct {
+		advice string
+		words  []string
+	}{
+		{advicePostgres, []string{"apt-get install postgresql", "brew install", EnvPostgresBin, EnvPostgresURL}},
+		{advicePgBouncer, []string{"apt-get install pgbouncer", "brew install", EnvPgBouncer}},
+	} {
+		for _, word := range test.words {
+			if !strings.Contains(test.advice, word) {
+				t.Errorf("the advice %q lacks %q", test.advice, word)
+			}
 		}
 	}
 }

@@ -16,7 +16,7 @@ const (
 	folderPrefix = "tandem-pg-"
 	lockName     = "owner.lock"
 	dataName     = "data"
-	logName      = "postgres.log"
+	logName      = "server.log"
 
 	// sweepAge is how long a folder without a lock file may be in the making.
 	sweepAge = 10 * time.Minute
@@ -137,24 +137,39 @@ func sweepFolder(path string) {
 		return
 	}
 	f := &folder{path: path, lock: lock}
-	endLeftover(f.data())
+	for _, pid := range f.pids() {
+		endLeftover(pid, f.path)
+	}
 	f.remove()
 }
 
-// endLeftover ends a server whose owner is gone. Linux sees to that itself; others do not.
-func endLeftover(data string) {
-	status, err := readStatus(data)
-	if err != nil || !commandHas(status.pid, data) {
+// pids are the processes that servers have noted in the folder.
+func (f *folder) pids() (pids []int) {
+	if s, err := readStatus(f.data()); err == nil {
+		pids = append(pids, s.pid)
+	}
+	if text, err := os.ReadFile(filepath.Join(f.path, poolerPid)); err == nil {
+		if pid, err := strconv.Atoi(strings.TrimSpace(string(text))); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// endLeftover ends a server whose owner is gone, if the process is still one of that folder.
+// Linux sees to that itself; others do not.
+func endLeftover(pid int, folder string) {
+	if !commandHas(pid, folder) {
 		return
 	}
-	process, err := os.FindProcess(status.pid)
+	process, err := os.FindProcess(pid)
 	if err != nil {
 		return
 	}
 	for _, signal := range []os.Signal{signalImmediate, os.Kill} {
 		_ = process.Signal(signal)
 		for range 100 {
-			if !commandHas(status.pid, data) {
+			if !commandHas(pid, folder) {
 				return
 			}
 			time.Sleep(20 * time.Millisecond)

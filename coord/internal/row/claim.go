@@ -2,6 +2,8 @@ package row
 
 import (
 	"cmp"
+	"encoding/json"
+	"fmt"
 	"slices"
 	"time"
 
@@ -52,50 +54,90 @@ func Enqueued(runs []coord.NewRun, inserted []Queued, earlier map[string]coord.R
 	return all, nil
 }
 
-// Claimed is what a claim reads of a run; what it wrote itself is known.
+// Claimed is what a claim reads of a run; what it wrote itself is known. Any column
+// may be NULL.
 type Claimed struct {
-	id, taskID                   int64
-	kind                         string
-	payload                      []byte
-	uniqueKey                    string
-	scheduledFor, dueAt          Time
-	attempt, rescues             int64
-	token                        int64
-	maxAttempts                  int64
-	backoff, maxBackoff, timeout int64
-	priority                     int64
-	gate                         string
-	limit                        int64
-	atMostOnce, cancelRequested  bool
-	logLines                     int64
-	err                          string
-	createdAt                    Time
+	ID, Attempt, Token               Number
+	Kind                             Text
+	Payload                          []byte
+	DueAt, CreatedAt                 Time
+	MaxAttempts, Backoff, MaxBackoff Number
+	Priority                         Number
+	Rest                             []byte // JSON of a rest
 }
 
-// ClaimedColumns are the columns of a [Claimed], of a table that is called r.
-const ClaimedColumns = `r.id, COALESCE(r.task_id, 0), r.kind, r.payload, COALESCE(r.unique_key, ''), r.scheduled_for, r.due_at,
-	r.attempt, r.rescues, r.token, r.max_attempts, r.backoff, r.max_backoff, r.timeout, r.priority, COALESCE(r.gate, ''), r.concurrency_limit, r.at_most_once,
-	r.cancel_requested, r.log_lines, r.error, r.created_at`
-
-// Fields are where a row of these columns is scanned to.
-func (c *Claimed) Fields() []any {
-	return []any{
-		&c.id, &c.taskID, &c.kind, &c.payload, &c.uniqueKey, &c.scheduledFor, &c.dueAt, &c.attempt, &c.rescues,
-		&c.token, &c.maxAttempts, &c.backoff, &c.maxBackoff, &c.timeout, &c.priority, &c.gate, &c.limit, &c.atMostOnce,
-		&c.cancelRequested, &c.logLines, &c.err, &c.createdAt,
-	}
+// rest is what few runs have.
+type rest struct {
+	TaskID          int64     `json:"task_id"`
+	UniqueKey       string    `json:"unique_key"`
+	ScheduledFor    time.Time `json:"scheduled_for"`
+	Gate            string    `json:"gate"`
+	Limit           int       `json:"concurrency_limit"`
+	Rescues         int       `json:"rescues"`
+	Timeout         int64     `json:"timeout"`
+	LogLines        int       `json:"log_lines"`
+	AtMostOnce      bool      `json:"at_most_once"`
+	CancelRequested bool      `json:"cancel_requested"`
+	Error           string    `json:"error"`
 }
 
 // Claim returns the claim that was made at now.
-func (c *Claimed) Claim(o coord.ClaimOptions, now time.Time) coord.Claim {
-	return coord.Claim{Token: c.token, Run: coord.Run{
-		ID: coord.RunID(c.id), TaskID: coord.TaskID(c.taskID), Kind: c.kind, Payload: c.payload, UniqueKey: c.uniqueKey,
-		State: coord.Running, ScheduledFor: c.scheduledFor.Time, DueAt: c.dueAt.Time, Attempt: int(c.attempt),
-		Rescues: int(c.rescues), Retry: retry(int(c.maxAttempts), c.backoff, c.maxBackoff), Timeout: duration(c.timeout),
-		Priority: int(c.priority), Concurrency: gate.Concurrency(c.gate, int(c.limit)), AtMostOnce: c.atMostOnce,
-		CancelRequested: c.cancelRequested, LogLines: int(c.logLines), Worker: o.Worker,
-		LeaseUntil: now.Add(o.Lease).Truncate(time.Microsecond), Error: c.err, CreatedAt: c.createdAt.Time, StartedAt: now,
+func (c *Claimed) Claim(o coord.ClaimOptions, now time.Time) (coord.Claim, error) {
+	claim := coord.Claim{Token: int64(c.Token), Run: coord.Run{
+		ID: coord.RunID(c.ID), Kind: string(c.Kind), Payload: c.Payload, State: coord.Running, DueAt: c.DueAt.Time,
+		Attempt: int(c.Attempt), Retry: retry(int(c.MaxAttempts), int64(c.Backoff), int64(c.MaxBackoff)),
+		Priority: int(c.Priority), Worker: o.Worker, LeaseUntil: now.Add(o.Lease).Truncate(time.Microsecond),
+		CreatedAt: c.CreatedAt.Time, StartedAt: now,
 	}}
+	if c.Rest == nil {
+		return claim, nil
+	}
+	var more rest
+	if err := json.Unmarshal(c.Rest, &more); err != nil {
+		return claim, fmt.Errorf("row: the rest of run %d can't be read: %w", c.ID, err)
+	}
+	r := &claim.Run
+	r.TaskID, r.UniqueKey, r.Timeout = coord.TaskID(more.TaskID), more.UniqueKey, duration(more.Timeout)
+	if !more.ScheduledFor.IsZero() {
+		r.ScheduledFor = more.ScheduledFor.UTC()
+	}
+	r.Concurrency, r.Rescues, r.LogLines = gate.Concurrency(more.Gate, more.Limit), more.Rescues, more.LogLines
+	r.AtMostOnce, r.CancelRequested, r.Error = more.AtMostOnce, more.CancelRequested, more.Error
+	return claim, nil
+}
+
+// Number is an integer, 0 for NULL. Scanning it needs no reflection.
+type Number int64
+
+// Scan reads an integer.
+func (n *Number) Scan(src any) error {
+	switch v := src.(type) {
+	case int64:
+		*n = Number(v)
+	case nil:
+		*n = 0
+	default:
+		return fmt.Errorf("row: a number can't be read from %T", src)
+	}
+	return nil
+}
+
+// Text is a text, empty for NULL.
+type Text string
+
+// Scan reads a text.
+func (t *Text) Scan(src any) error {
+	switch v := src.(type) {
+	case string:
+		*t = Text(v)
+	case []byte:
+		*t = Text(v)
+	case nil:
+		*t = ""
+	default:
+		return fmt.Errorf("row: a text can't be read from %T", src)
+	}
+	return nil
 }
 
 // SortClaims puts claims in the order in which they were due.
@@ -150,17 +192,15 @@ func Extended(claims []coord.Claim, leases []Lease) (held []coord.Claim, err err
 	return held, fenced(lost)
 }
 
-// Fenced returns the error that names the claims that are not among those that a
-// statement touched, or nil.
-func Fenced(claims []coord.Claim, touched []int64) error {
-	if len(touched) == len(claims) {
+// Fenced returns the error that names the claims of these runs, or nil when there
+// are none.
+func Fenced(claims []coord.Claim, runs []int64) error {
+	if len(runs) == 0 {
 		return nil
 	}
-	held := make(map[coord.RunID]bool, len(touched))
-	for _, id := range touched {
-		held[coord.RunID(id)] = true
-	}
-	return fenced(slices.DeleteFunc(slices.Clone(claims), func(c coord.Claim) bool { return held[c.Run.ID] }))
+	return fenced(slices.DeleteFunc(slices.Clone(claims), func(c coord.Claim) bool {
+		return !slices.Contains(runs, int64(c.Run.ID))
+	}))
 }
 
 func fenced(lost []coord.Claim) error {

@@ -34,6 +34,10 @@ func programs() []program {
 			},
 		},
 		{
+			need: pooler, name: "PgBouncer", debian: []string{"pgbouncer"},
+			find: func() error { _, err := testenv.FindPgBouncer(); return err },
+		},
+		{
 			need: chromium, name: "Chromium", debian: []string{"chromium"},
 			find: func() error { _, err := testenv.FindChromium(); return err },
 		},

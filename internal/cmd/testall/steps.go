@@ -17,6 +17,7 @@ type needs uint
 
 const (
 	postgres needs = 1 << iota
+	pooler
 	chromium
 	compiler // of C: the race detector is linked with it
 )
@@ -48,7 +49,7 @@ func allSteps() []step {
 		steps = append(steps, step{tagged("lint", tag), "golangci-lint, " + build(tag), 0, lint(tag)})
 	}
 	steps = append(steps, step{
-		"test", "every test of the " + build(""), postgres | chromium | compiler,
+		"test", "every test of the " + build(""), postgres | pooler | chromium | compiler,
 		goCommand("test", "-race", "./..."),
 	})
 	for _, tag := range tags[1:] {
