@@ -86,7 +86,8 @@ type Claimer interface {
 	Run(ctx context.Context, id RunID) (Run, error)
 	// Runs lists runs, the newest first.
 	Runs(ctx context.Context, f RunFilter) iter.Seq2[Run, error]
-	// Log lists the log lines of a run behind the one numbered after, in order.
+	// Log lists the log lines of a run behind the one numbered after, in order. A run
+	// that is not there, or not any more, has none.
 	Log(ctx context.Context, id RunID, after int) iter.Seq2[LogLine, error]
 	// NextDue returns how long it is until a further run or occurrence, of any
 	// kind, falls due or a lease ends; some is false when none will. What is due

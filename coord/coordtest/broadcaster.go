@@ -542,7 +542,13 @@ func quietTopic(f *fixture) {
 	_, err = f.two.Broadcaster().Read(f.ctx, "t", coord.Start, 10)
 	isReset(f, "Read from the start", err, "t", coord.ResetTrimmed, positions[4])
 	equal(f, "the number of the next event", f.publish(f.one, event("t", "6"))[0].Seq, int64(6))
-	f.nextNumbered(stream, "t", 6, 6)
+	// A stream that comes to look only now can't tell any more whether the history
+	// before is its own, and then has to say so. Either answer leaves no hole.
+	if events, err := stream.Next(f.ctx); err == nil {
+		f.areNumbered(events, "t", 6)
+	} else {
+		isReset(f, "Next behind a head that was trimmed", err, "t", coord.ResetTrimmed, f.head("t"))
+	}
 }
 
 func trims(f *fixture) {

@@ -663,7 +663,8 @@ func rescuesMeetEnds(f *fixture) {
 	}
 	for _, claim := range stale {
 		r, taken := f.run(claim.Run.ID), rescued[claim.Run.ID]
-		what := fmt.Sprintf("run %d, %s: the attempts that were claimed, with the rescues before", r.ID, cmp.Or(ended[r.ID], "fenced"))
+		what := fmt.Sprintf("run %d, %s: the attempts that were claimed, with the rescues before", r.ID,
+			cmp.Or(ended[r.ID], "fenced"))
 		var attempts [][2]int
 		for _, c := range taken {
 			attempts = append(attempts, [2]int{c.Run.Attempt, c.Run.Rescues})

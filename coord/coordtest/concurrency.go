@@ -240,13 +240,19 @@ var concurrencyTests = []test{
 	}},
 	{"many claimers keep to the limits", manyClaimers},
 	{"the last place goes to one of many claimers", func(f *fixture) {
-		for round := range 10 {
-			key := fmt.Sprint(round)
-			f.enqueue(f.one, slices.Repeat([]coord.NewRun{keyed(key, key, 2)}, 20)...)
+		// Each asks for a kind of its own, so that no two of them want the same run.
+		for round := range 20 {
+			var runs []coord.NewRun
+			all := bounded(10, nil)
+			for i := range 8 {
+				all.Kinds = append(all.Kinds, fmt.Sprint("k", i))
+				runs = append(runs, keyed(all.Kinds[i], fmt.Sprint(round), 2))
+			}
+			f.enqueue(f.one, runs...)
 			var mu sync.Mutex
 			claimed := 0
-			f.together(8, func(_ int, b coord.Backend) {
-				claims, err := b.Claimer().Claim(f.ctx, want(key, 3))
+			f.together(8, func(i int, b coord.Backend) {
+				claims, err := b.Claimer().Claim(f.ctx, want(all.Kinds[i], 3))
 				mu.Lock()
 				defer mu.Unlock()
 				if err != nil {
@@ -254,8 +260,13 @@ var concurrencyTests = []test{
 				}
 				claimed += len(claims)
 			})
-			claimed += len(f.claim(f.one, want(key, 10)))
+			claimed += len(f.claim(f.one, all))
 			equal(f, "how many of a key with two places were claimed", claimed, 2)
+			for _, r := range f.runs(coord.RunFilter{Limit: 8}) { // none is left for the next round
+				if r.State == coord.Queued {
+					must(f, "Cancel", f.one.Claimer().Cancel(f.ctx, r.ID))
+				}
+			}
 		}
 	}},
 	{"the limit of a kind", kindLimits},
@@ -438,7 +449,8 @@ func manyClaimers(f *fixture) {
 			if done || f.ctx.Err() != nil {
 				return
 			}
-			claims, err := b.Claimer().Claim(f.ctx, bounded(1+random.IntN(6), map[string]int{"limited": 4}, "k", "limited"))
+			kinds := [][]string{{"k"}, {"limited"}, {"k", "limited"}}[random.IntN(3)]
+			claims, err := b.Claimer().Claim(f.ctx, bounded(1+random.IntN(6), map[string]int{"limited": 4}, kinds...))
 			if err != nil {
 				f.Errorf("Claim: %v", err)
 				return

@@ -188,7 +188,8 @@ var faultTests = []test{
 				if i%2 == 1 {
 					continue // its worker vanishes
 				}
-				if err := b.Claimer().Finish(f.ctx, coord.Result{Claim: c, Outcome: coord.Succeed}); err != nil && !errors.Is(err, coord.ErrUnavailable) {
+				err := b.Claimer().Finish(f.ctx, coord.Result{Claim: c, Outcome: coord.Succeed})
+				if err != nil && !errors.Is(err, coord.ErrUnavailable) {
 					f.Fatalf("Finish: %v", err)
 				}
 			}

@@ -344,8 +344,8 @@ func (m *claimerModel) inOrder(
 func list(free []*coord.Run, took map[*coord.Run]bool) string {
 	var lines strings.Builder
 	for _, r := range free {
-		fmt.Fprintf(&lines, "\n  run %d of kind %s, %s, priority %d, claimable at %v, %+v, taken: %v", r.ID, r.Kind, r.State, r.Priority,
-			claimableAt(r), r.Concurrency, took[r])
+		fmt.Fprintf(&lines, "\n  run %d of kind %s, %s, priority %d, claimable at %v, %+v, taken: %v", r.ID, r.Kind, r.State,
+			r.Priority, claimableAt(r), r.Concurrency, took[r])
 	}
 	return lines.String()
 }
@@ -632,7 +632,8 @@ func (m *claimerModel) reportSome(t *rapid.T) {
 	inTx, err := m.write(t, func(ctx context.Context, w writer) error { return w.Report(ctx, reports...) })
 	held := m.sift(t, "Report", err, claims)
 	for _, r := range reports {
-		if slices.ContainsFunc(held, func(c coord.Claim) bool { return c.Run.ID == r.Claim.Run.ID }) && !(inTx && err != nil) {
+		isHeld := slices.ContainsFunc(held, func(c coord.Claim) bool { return c.Run.ID == r.Claim.Run.ID })
+		if isHeld && (err == nil || !inTx) {
 			m.reported(r)
 		}
 		id := r.Claim.Run.ID

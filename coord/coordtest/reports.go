@@ -77,7 +77,8 @@ var reportTests = []test{
 	{"lines are data, and are cut", func(f *fixture) {
 		f.enqueueOne(f.one, coord.NewRun{Kind: "k"})
 		c := f.claimOne(f.one, "k")
-		lines := append(slices.Clone(awkward), "", "two\nlines\ttabbed", "a\x00b", "a\xffb", "x"+strings.Repeat("é", coord.MaxLogLine))
+		long := "x" + strings.Repeat("é", coord.MaxLogLine)
+		lines := append(slices.Clone(awkward), "", "two\nlines\ttabbed", "a\x00b", "a\xffb", long)
 		f.report(f.one, coord.Report{Claim: c, Lines: lines})
 		want := slices.Clone(lines)
 		want[len(want)-3], want[len(want)-2] = "a\ufffdb", "a\ufffdb"
@@ -86,8 +87,9 @@ var reportTests = []test{
 		for i := range len(got) - 1 {
 			equal(f, fmt.Sprintf("line %d", i+1), got[i], want[i])
 		}
-		if cut := got[len(got)-1]; len(cut) > coord.MaxLogLine || len(cut) < coord.MaxLogLine-4 || !strings.HasPrefix(cut, "xéé") {
-			f.Errorf("a line of %d bytes is stored as %d bytes: %s", len(lines[len(lines)-1]), len(cut), show(cut))
+		cut := got[len(got)-1]
+		if len(cut) > coord.MaxLogLine || len(cut) < coord.MaxLogLine-4 || !strings.HasPrefix(long, cut) {
+			f.Errorf("a line of %d bytes is stored as %d bytes: %s", len(long), len(cut), show(cut))
 		}
 	}},
 	{"a log ends at its bound", longLog},
@@ -177,7 +179,7 @@ var reportTests = []test{
 }
 
 func lifeOfALog(f *fixture) {
-	r := f.enqueueOne(f.one, coord.NewRun{Kind: "k", Retry: coord.Retry{MaxAttempts: 9, Backoff: time.Second, MaxBackoff: time.Second}})
+	r := f.enqueueOne(f.one, keyed("k", "", 0))
 	equal(f, "how many lines a run has that was not claimed", len(f.log(r.ID, 0)), 0)
 	var expected []coord.LogLine
 	say := func(c coord.Claim, progress int, lines ...string) {
@@ -229,7 +231,8 @@ func lifeOfALog(f *fixture) {
 	ended := f.state(r.ID, coord.Succeeded)
 	equal(f, "Progress of a run that has ended", ended.Progress, 100)
 	equal(f, "LogLines of a run that has ended", ended.LogLines, 6)
-	fenced(f, "Report of a run that has ended", f.one.Claimer().Report(f.ctx, coord.Report{Claim: again, Lines: []string{"g"}}), again)
+	late := coord.Report{Claim: again, Lines: []string{"g"}}
+	fenced(f, "Report of a run that has ended", f.one.Claimer().Report(f.ctx, late), again)
 	sameLog(f, "in the end", f.log(r.ID, 0), expected)
 }
 
@@ -242,9 +245,12 @@ func fencedReports(f *fixture) {
 	asB := f.run(r.ID)
 	forged, unknown := b, coord.Claim{Run: coord.Run{ID: 1 << 40}, Token: 1}
 	forged.Token++
-	for what, c := range map[string]coord.Claim{"a lost lease": a, "a token that was never given": forged, "an unknown run": unknown} {
+	for what, c := range map[string]coord.Claim{
+		"a lost lease": a, "a token that was never given": forged, "an unknown run": unknown,
+	} {
+		stale := []string{"stale"}
 		for _, report := range []coord.Report{
-			{Claim: c}, {Claim: c, Progress: 99}, {Claim: c, Lines: []string{"stale"}}, {Claim: c, Progress: 99, Lines: []string{"stale"}},
+			{Claim: c}, {Claim: c, Progress: 99}, {Claim: c, Lines: stale}, {Claim: c, Progress: 99, Lines: stale},
 		} {
 			fenced(f, "Report of "+what, f.one.Claimer().Report(f.ctx, report), c)
 		}
@@ -297,7 +303,9 @@ func longLog(f *fixture) {
 		last = line.Number
 	}
 	equal(f, "the last line", last, coord.MaxLogLines)
-	fence := f.one.Claimer().Report(f.ctx, coord.Report{Claim: coord.Claim{Run: c.Run, Token: c.Token - 1}, Lines: []string{"stale"}})
-	is(f, "Report of a stale token to a full log", fence, coord.ErrFenced)
+	stale := c
+	stale.Token--
+	err := f.one.Claimer().Report(f.ctx, coord.Report{Claim: stale, Lines: []string{"stale"}})
+	fenced(f, "Report of a stale token to a full log", err, stale)
 	equal(f, "LogLines after it", f.run(c.Run.ID).LogLines, said)
 }

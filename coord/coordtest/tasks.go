@@ -370,7 +370,9 @@ var taskTests = []test{
 	}},
 	{"a trigger may bring its own payload", func(f *fixture) {
 		f.put(coord.Task{Name: "n", Kind: "k", Payload: []byte("the task's"), Overlap: coord.OverlapAllow})
-		for key, payload := range map[string][]byte{"": nil, "none": nil, "empty": {}, "own": []byte("the trigger's"), "bytes": everyByte()} {
+		for key, payload := range map[string][]byte{
+			"": nil, "none": nil, "empty": {}, "own": []byte("the trigger's"), "bytes": everyByte(),
+		} {
 			expect := payload
 			if payload == nil {
 				expect = []byte("the task's")
@@ -409,7 +411,8 @@ var taskTests = []test{
 		is(f, "Task that was refused", err, coord.ErrNotFound)
 		t := f.put(minutely("", ""))
 		refused("PutTask that changes a schedule", second(c.PutTask(f.ctx, past(t))))
-		is(f, "PutTask of a name that is taken", second(c.PutTask(f.ctx, past(coord.Task{Name: t.Name, Kind: "k"}))), coord.ErrConflict)
+		_, err = c.PutTask(f.ctx, past(coord.Task{Name: t.Name, Kind: "k"}))
+		is(f, "PutTask of a name that is taken", err, coord.ErrConflict)
 		stale := past(t)
 		stale.Version = t.Version + 1
 		is(f, "PutTask of another version", second(c.PutTask(f.ctx, stale)), coord.ErrConflict)
@@ -458,7 +461,8 @@ var taskTests = []test{
 	{"schedulers of one name that lose their leases make one run per occurrence", func(f *fixture) {
 		start := f.put(minutely(coord.OverlapAllow, coord.MisfireAll)).CreatedAt
 		deaf := []coord.Backend{
-			Faulty(f.one, Random(1, Rates{Fail: 1}, "claimer.extend")), Faulty(f.two, Random(2, Rates{Fail: 1}, "claimer.extend")),
+			Faulty(f.one, Random(1, Rates{Fail: 1}, "claimer.extend")),
+			Faulty(f.two, Random(2, Rates{Fail: 1}, "claimer.extend")),
 		}
 		const minutes = 8
 		for range minutes {

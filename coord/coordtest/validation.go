@@ -136,7 +136,7 @@ var badTasks = []badCall{
 	}),
 	badTask("Task.Timeout", "is negative", func(t *coord.Task) { t.Timeout = -1 }),
 	badTask("Task.Priority", "is too high", func(t *coord.Task) { t.Priority = 5 }),
-	badTask("Task.Schedule", "is a single time that does not exist", func(t *coord.Task) { t.Schedule = "@at 2026-02-30 12:00" }),
+	badTask("Task.Schedule", "is a single time of no day", func(t *coord.Task) { t.Schedule = "@at 2026-02-30 12:00" }),
 	badTask("Task.Concurrency.Key", "is too long", func(t *coord.Task) { t.Concurrency.Key = strings.Repeat("x", 201) }),
 	badTask("Task.Concurrency.Key", "has a NUL", func(t *coord.Task) { t.Concurrency.Key = "a\x00b" }),
 	badTask("Task.Concurrency.Limit", "is of no key", func(t *coord.Task) { t.Concurrency.Limit = 1 }),

@@ -116,7 +116,5 @@ func TestConformance(t *testing.T) {
 	coordtest.Run(t, coordtest.Harness{
 		New:          newStore,
 		Capabilities: coordtest.Capabilities{SeveralHandles: true, Rows: true, ClockBack: true, Hints: true},
-		Checks:       8,
-		Steps:        25,
 	})
 }
