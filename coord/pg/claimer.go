@@ -27,17 +27,6 @@ func (c claimer) Enqueue(ctx context.Context, runs ...coord.NewRun) ([]coord.Run
 	return queued, nil
 }
 
-// enqueueSQL inserts runs that are numbered in the order of the list.
-const enqueueSQL = `INSERT INTO coord_runs AS r (id, kind, payload, unique_key, at, due_at, max_attempts, backoff, max_backoff,
-		timeout, priority, gate, concurrency_limit, at_most_once, state, exclusive, created_at) OVERRIDING SYSTEM VALUE
-	SELECT v.id, v.kind, v.payload, NULLIF(v.unique_key, ''), d.due, d.due, v.max_attempts, v.backoff, v.max_backoff,
-		v.timeout, v.priority, NULLIF(v.gate, ''), v.places, v.at_most_once, 'queued', false, now.at
-	FROM (SELECT coord_clock() AS at) AS now, (
-		SELECT nextval('coord_runs_id_seq') AS id, * FROM unnest(?::text[], ?::bytea[], ?::text[], ?::bigint[], ?::timestamptz[],
-			?::integer[], ?::bigint[], ?::bigint[], ?::bigint[], ?::smallint[], ?::text[], ?::integer[], ?::boolean[])
-	) AS v (id, kind, payload, unique_key, delay, due, max_attempts, backoff, max_backoff, timeout, priority, gate, places, at_most_once),
-	LATERAL (SELECT COALESCE(v.due, now.at + v.delay * interval '1 microsecond') AS due) AS d`
-
 // enqueue queues runs by one statement.
 func enqueue(ctx context.Context, db bun.IDB, runs []coord.NewRun) ([]coord.Run, error) {
 	n := len(runs)
@@ -45,7 +34,6 @@ func enqueue(ctx context.Context, db bun.IDB, runs []coord.NewRun) ([]coord.Run,
 	delays, dues := make([]int64, n), make([]sql.NullString, n)
 	attempts, backoffs, maxBackoffs := make([]int64, n), make([]int64, n), make([]int64, n)
 	timeouts, priorities, places, once := make([]int64, n), make([]int64, n), make([]int64, n), make([]bool, n)
-	keyed := false
 	for i, r := range runs {
 		kinds[i], payloads[i], keys[i], gates[i] = r.Kind, row.Bytes(r.Payload), r.UniqueKey, gate.Of(r.Concurrency)
 		delays[i] = row.Micros(r.Delay)
@@ -55,16 +43,9 @@ func enqueue(ctx context.Context, db bun.IDB, runs []coord.NewRun) ([]coord.Run,
 		attempts[i], backoffs[i], maxBackoffs[i] = int64(r.Retry.MaxAttempts), row.Micros(r.Retry.Backoff), row.Micros(r.Retry.MaxBackoff)
 		timeouts[i], priorities[i], places[i] = row.Micros(r.Timeout), int64(r.Priority), int64(r.Concurrency.Limit)
 		once[i] = r.AtMostOnce
-		keyed = keyed || r.UniqueKey != ""
-	}
-	statement := enqueueSQL
-	if keyed {
-		// In the order of the keys, so that calls with the same keys can't deadlock.
-		statement += ` ORDER BY v.unique_key COLLATE "C", v.id
-			ON CONFLICT (task_id, unique_key) WHERE unique_key IS NOT NULL DO NOTHING`
 	}
 	var rows []row.Queued
-	err := db.NewRaw(statement+` RETURNING id, COALESCE(unique_key, '') AS unique_key, at, created_at`,
+	err := db.NewRaw(`SELECT * FROM coord_enqueue(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 		pq.StringArray(kinds), pq.ByteaArray(payloads), pq.StringArray(keys), pq.Int64Array(delays), pq.Array(dues),
 		pq.Int64Array(attempts), pq.Int64Array(backoffs), pq.Int64Array(maxBackoffs),
 		pq.Int64Array(timeouts), pq.Int64Array(priorities), pq.StringArray(gates), pq.Int64Array(places), pq.BoolArray(once),
@@ -281,13 +262,7 @@ func cancel(ctx context.Context, db bun.IDB, id coord.RunID) (news, error) {
 
 func (c claimer) NextDue(ctx context.Context) (wait time.Duration, some bool, err error) {
 	var waits []int64
-	err = c.b.coordination.NewRaw(`SELECT COALESCE(ceil(extract(epoch FROM min(at) - coord_now()) * 1000000)::bigint, -1) FROM (
-			SELECT r.at FROM unnest('{1,2,3,4}'::smallint[]) AS p (priority) CROSS JOIN LATERAL (
-				SELECT at FROM coord_runs WHERE priority = p.priority AND state <= 'running' AND gate IS NULL AND at > coord_now()
-				ORDER BY at LIMIT 1) AS r
-			UNION ALL (SELECT at FROM coord_runs WHERE state <= 'running' AND gate IS NOT NULL AND at > coord_now() ORDER BY at LIMIT 1)
-			UNION ALL (SELECT next_at FROM coord_tasks WHERE next_at > coord_now() AND NOT paused ORDER BY next_at LIMIT 1)
-		) AS next (at)`).Scan(ctx, &waits)
+	err = c.b.coordination.NewRaw(`SELECT COALESCE(coord_next_due(), -1)`).Scan(ctx, &waits)
 	if err != nil || len(waits) == 0 || waits[0] < 0 {
 		return 0, false, storeError(ctx, err)
 	}

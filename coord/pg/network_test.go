@@ -209,7 +209,7 @@ func TestAnswerIsLost(t *testing.T) {
 		return err
 	})
 	count("coord_events", 1)
-	lose("Enqueue", "INSERT INTO coord_runs", func() error {
+	lose("Enqueue", "coord_enqueue", func() error {
 		_, err := b.Claimer().Enqueue(t.Context(), coord.NewRun{Kind: "k"})
 		return err
 	})

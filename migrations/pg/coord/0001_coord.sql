@@ -79,8 +79,6 @@ CREATE INDEX coord_runs_claim ON coord_runs (priority, at, id) WHERE state <= 'r
 -- Runs that wait for a place do not stand in the way of those that need none.
 CREATE INDEX coord_runs_gated ON coord_runs (gate, state, priority, at, id) WHERE state <= 'running' AND gate IS NOT NULL;
 CREATE INDEX coord_runs_gated_due ON coord_runs (at) WHERE state <= 'running' AND gate IS NOT NULL;
-CREATE INDEX coord_runs_gated_kind ON coord_runs (kind) WHERE state = 'running' AND gate IS NOT NULL;
-CREATE INDEX coord_runs_cancels ON coord_runs (id) WHERE state = 'running' AND cancel_requested;
 CREATE UNIQUE INDEX coord_runs_occurrence ON coord_runs (task_id, scheduled_for) WHERE scheduled_for IS NOT NULL;
 CREATE UNIQUE INDEX coord_runs_exclusive ON coord_runs (task_id) WHERE exclusive AND state <= 'running';
 CREATE INDEX coord_runs_active ON coord_runs (task_id) WHERE task_id IS NOT NULL AND state <= 'running';
@@ -106,25 +104,70 @@ CREATE TABLE coord_run_log (
 -- before anything is known of the tables, hence the settings: each search is one
 -- of an index, in its order.
 
+-- coord_enqueue queues runs of no task, numbered in the order given, and returns
+-- those whose key is new. They are inserted in the order of the keys, so that calls
+-- with the same keys can't deadlock.
+-- +goose StatementBegin
+CREATE FUNCTION coord_enqueue(kinds text[], payloads bytea[], keys text[], delays bigint[], dues timestamptz[],
+    max_attempts integer[], backoffs bigint[], max_backoffs bigint[], timeouts bigint[], priorities smallint[], gates text[],
+    places integer[], once boolean[])
+RETURNS TABLE (id bigint, unique_key text, at timestamptz, created_at timestamptz)
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_column
+DECLARE
+    clock timestamptz := coord_clock();
+BEGIN
+    RETURN QUERY INSERT INTO coord_runs AS r (id, kind, payload, unique_key, at, due_at, max_attempts, backoff, max_backoff,
+        timeout, priority, gate, concurrency_limit, at_most_once, state, exclusive, created_at) OVERRIDING SYSTEM VALUE
+    SELECT v.id, v.kind, v.payload, NULLIF(v.key, ''), d.due, d.due, v.max_attempts, v.backoff, v.max_backoff,
+        v.timeout, v.priority, NULLIF(v.gate, ''), v.places, v.once, 'queued', false, clock
+    FROM (
+        SELECT nextval('coord_runs_id_seq') AS id, * FROM unnest(kinds, payloads, keys, delays, dues, max_attempts, backoffs,
+            max_backoffs, timeouts, priorities, gates, places, once)
+    ) AS v (id, kind, payload, key, delay, due, max_attempts, backoff, max_backoff, timeout, priority, gate, places, once),
+    LATERAL (SELECT COALESCE(v.due, clock + v.delay * interval '1 microsecond') AS due) AS d
+    ORDER BY v.key COLLATE "C", v.id
+    ON CONFLICT (task_id, unique_key) WHERE unique_key IS NOT NULL DO NOTHING
+    RETURNING r.id, COALESCE(r.unique_key, ''), r.at, r.created_at;
+END $$;
+-- +goose StatementEnd
+
+-- coord_next_due returns in how many microseconds the next run or occurrence falls
+-- due or lease ends; NULL: never.
+-- +goose StatementBegin
+CREATE FUNCTION coord_next_due() RETURNS bigint
+LANGUAGE plpgsql STABLE SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
+    SET enable_sort = off AS $$
+BEGIN
+    RETURN (SELECT ceil(extract(epoch FROM min(next.at) - coord_now()) * 1000000) FROM (
+        SELECT r.at FROM unnest('{1,2,3,4}'::smallint[]) AS p (priority) CROSS JOIN LATERAL (
+            SELECT at FROM coord_runs WHERE priority = p.priority AND state <= 'running' AND gate IS NULL AND at > coord_now()
+            ORDER BY at LIMIT 1) AS r
+        UNION ALL (SELECT at FROM coord_runs WHERE state <= 'running' AND gate IS NOT NULL AND at > coord_now() ORDER BY at LIMIT 1)
+        UNION ALL (SELECT next_at FROM coord_tasks WHERE next_at > coord_now() AND NOT paused ORDER BY next_at LIMIT 1)
+    ) AS next (at));
+END $$;
+-- +goose StatementEnd
+
 -- coord_again tells whether a claimable run may run, and need not end because its
 -- worker vanished. The planner inlines it.
 CREATE FUNCTION coord_again(r coord_runs) RETURNS boolean LANGUAGE sql IMMUTABLE
 AS 'SELECT r.state = ''queued'' OR NOT (r.cancel_requested OR r.at_most_once OR r.attempt >= r.max_attempts)';
 
 -- coord_claim leases due runs without a gate. The first column says what a row is:
--- a run that is running now or had to end instead, or that there is more to do:
--- 'gated', runs with a gate are due and nothing was taken; 'tasks', tasks are. With
--- chosen runs it leases those that are still claimable, and looks for no others. Of
--- runs that may not run again since their worker vanished it ends the claims.
+-- 'now', the time at which that was done; a run that is 'running' now, or had to end
+-- instead; or that there is more to do: 'gated', runs with a gate are due and nothing
+-- was taken; 'tasks', tasks are. With chosen runs it leases those that are still
+-- claimable, and looks for no others. Of runs that may not run again since their
+-- worker vanished it ends the claims. What few runs have is in one column, which is
+-- NULL for the others: handing on a column costs about as much as writing it.
 --
 -- One search per priority keeps each an index scan that ends at the limit,
 -- whatever lies in the future. The clock is read when the rows are locked.
 -- +goose StatementBegin
 CREATE FUNCTION coord_claim(kinds text[], most integer, chosen bigint[], lease bigint, who text, lost text)
-RETURNS TABLE (what text, now timestamptz, id bigint, task_id bigint, kind text, payload bytea, unique_key text,
-    scheduled_for timestamptz, due_at timestamptz, attempt integer, rescues integer, token bigint, max_attempts integer,
-    backoff bigint, max_backoff bigint, timeout bigint, priority smallint, gate text, concurrency_limit integer,
-    at_most_once boolean, cancel_requested boolean, log_lines integer, error text, created_at timestamptz)
+RETURNS TABLE (what text, id bigint, kind text, payload bytea, due_at timestamptz, attempt integer, token bigint,
+    max_attempts integer, backoff bigint, max_backoff bigint, priority smallint, created_at timestamptz, rest json)
 LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
     SET enable_sort = off AS $$
 #variable_conflict use_column
@@ -142,12 +185,13 @@ BEGIN
                 WHERE r.gate IS NOT NULL AND r.state <= 'running' AND r.at <= coord_now() AND r.kind = ANY (kinds)
                 ORDER BY r.at LIMIT 1)
             INTO tasks_due, gated_due;
-        IF tasks_due OR gated_due THEN
-            RETURN QUERY SELECT sign, coord_now(), 0::bigint, 0::bigint, '', ''::bytea, '', NULL::timestamptz, coord_now(), 0, 0, 0::bigint,
-                0, 0::bigint, 0::bigint, 0::bigint, 0::smallint, '', 0, false, false, 0, '', coord_now()
-            FROM (VALUES ('tasks', tasks_due), ('gated', gated_due)) AS signs (sign, shown) WHERE shown;
+        IF tasks_due THEN
+            what := 'tasks';
+            RETURN NEXT;
         END IF;
         IF gated_due THEN
+            what := 'gated';
+            RETURN NEXT;
             RETURN;
         END IF;
         ids := ARRAY(
@@ -166,6 +210,9 @@ BEGIN
         RETURN;
     END IF;
     clock := coord_clock();
+    what := 'now';
+    due_at := clock;
+    RETURN NEXT;
     RETURN QUERY UPDATE coord_runs AS r SET
         state = CASE WHEN coord_again(r) THEN 'running'::coord_state WHEN r.cancel_requested THEN 'cancelled' ELSE 'failed' END,
         at = CASE WHEN coord_again(r) THEN clock + lease * interval '1 microsecond' ELSE clock END,
@@ -178,37 +225,51 @@ BEGIN
         finished_at = CASE WHEN coord_again(r) THEN NULL ELSE clock END,
         progress = CASE WHEN coord_again(r) THEN 0 ELSE r.progress END
     WHERE r.id = ANY (ids)
-    RETURNING r.state::text, clock, r.id, COALESCE(r.task_id, 0), r.kind, r.payload, COALESCE(r.unique_key, ''), r.scheduled_for,
-        r.due_at, r.attempt, r.rescues, r.token, r.max_attempts, r.backoff, r.max_backoff, r.timeout, r.priority,
-        COALESCE(r.gate, ''), r.concurrency_limit, r.at_most_once, r.cancel_requested, r.log_lines, r.error, r.created_at;
+    RETURNING r.state::text, r.id, r.kind, r.payload, r.due_at, r.attempt, r.token, r.max_attempts, r.backoff, r.max_backoff,
+        r.priority, r.created_at, CASE WHEN r.task_id IS NOT NULL OR r.unique_key IS NOT NULL OR r.gate IS NOT NULL OR r.rescues > 0
+            OR r.timeout > 0 OR r.log_lines > 0 OR r.at_most_once OR r.cancel_requested OR r.error <> '' THEN json_build_object(
+                'task_id', r.task_id, 'unique_key', r.unique_key, 'scheduled_for', r.scheduled_for, 'gate', r.gate,
+                'concurrency_limit', r.concurrency_limit, 'rescues', r.rescues, 'timeout', r.timeout, 'log_lines', r.log_lines,
+                'at_most_once', r.at_most_once, 'cancel_requested', r.cancel_requested, 'error', r.error) END;
 END $$;
 -- +goose StatementEnd
 
--- coord_finish ends claims that are held and returns their runs. Without states all
--- have succeeded. Rows are locked in the order given, which is that of the ids.
+-- coord_finish ends claims and returns the runs whose claims are held no longer.
+-- Without states all have succeeded. Rows are locked in the order given, which is
+-- that of the ids.
 -- +goose StatementBegin
 CREATE FUNCTION coord_finish(ids bigint[], tokens bigint[], states coord_state[], delays bigint[], refunds integer[],
     errors text[])
 RETURNS SETOF bigint
 LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
     SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+DECLARE
+    done bigint[];
 BEGIN
     IF states IS NULL THEN
-        RETURN QUERY UPDATE coord_runs AS r SET state = 'succeeded', at = coord_clock(), finished_at = coord_clock()
-        FROM unnest(ids, tokens) AS f (id, token)
-        WHERE r.id = f.id AND r.token = f.token AND r.state = 'running' RETURNING r.id;
-        RETURN;
+        WITH ended AS (
+            UPDATE coord_runs AS r SET state = 'succeeded', at = coord_clock(), finished_at = coord_clock()
+            FROM unnest(ids, tokens) AS f (id, token)
+            WHERE r.id = f.id AND r.token = f.token AND r.state = 'running' RETURNING r.id
+        ) SELECT array_agg(id) INTO done FROM ended;
+    ELSE
+        WITH ended AS (
+            UPDATE coord_runs AS r SET
+                state = CASE WHEN f.state = 'queued' AND r.cancel_requested THEN 'cancelled' ELSE f.state END,
+                at = coord_clock() + CASE WHEN f.state = 'queued' AND NOT r.cancel_requested THEN f.delay ELSE 0 END
+                    * interval '1 microsecond',
+                due_at = CASE WHEN f.state = 'queued' AND NOT r.cancel_requested
+                    THEN coord_clock() + f.delay * interval '1 microsecond' ELSE r.due_at END,
+                attempt = r.attempt - f.refund,
+                error = CASE WHEN f.error = '' THEN r.error ELSE f.error END,
+                finished_at = CASE WHEN f.state = 'queued' AND NOT r.cancel_requested THEN NULL ELSE coord_clock() END
+            FROM unnest(ids, tokens, states, delays, refunds, errors) AS f (id, token, state, delay, refund, error)
+            WHERE r.id = f.id AND r.token = f.token AND r.state = 'running' RETURNING r.id
+        ) SELECT array_agg(id) INTO done FROM ended;
     END IF;
-    RETURN QUERY UPDATE coord_runs AS r SET
-        state = CASE WHEN f.state = 'queued' AND r.cancel_requested THEN 'cancelled' ELSE f.state END,
-        at = coord_clock() + CASE WHEN f.state = 'queued' AND NOT r.cancel_requested THEN f.delay ELSE 0 END * interval '1 microsecond',
-        due_at = CASE WHEN f.state = 'queued' AND NOT r.cancel_requested THEN coord_clock() + f.delay * interval '1 microsecond'
-            ELSE r.due_at END,
-        attempt = r.attempt - f.refund,
-        error = CASE WHEN f.error = '' THEN r.error ELSE f.error END,
-        finished_at = CASE WHEN f.state = 'queued' AND NOT r.cancel_requested THEN NULL ELSE coord_clock() END
-    FROM unnest(ids, tokens, states, delays, refunds, errors) AS f (id, token, state, delay, refund, error)
-    WHERE r.id = f.id AND r.token = f.token AND r.state = 'running' RETURNING r.id;
+    IF cardinality(done) IS DISTINCT FROM cardinality(ids) THEN
+        RETURN QUERY SELECT lost.id FROM unnest(ids) AS lost (id) WHERE lost.id <> ALL (COALESCE(done, '{}'));
+    END IF;
 END $$;
 -- +goose StatementEnd
 
@@ -253,7 +314,7 @@ CREATE INDEX coord_events_xid ON coord_events (xid);
 CREATE INDEX coord_events_age ON coord_events (at);
 
 -- +goose Down
-DROP FUNCTION coord_claim, coord_finish, coord_again;
+DROP FUNCTION coord_enqueue, coord_claim, coord_finish, coord_next_due, coord_again;
 DROP TABLE coord_events, coord_topics, coord_limits, coord_tickets, coord_run_log, coord_runs, coord_tasks;
 DROP FUNCTION coord_now, coord_clock;
 DROP TYPE coord_state;

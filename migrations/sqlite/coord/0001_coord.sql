@@ -68,7 +68,7 @@ CREATE INDEX coord_runs_claim ON coord_runs (priority, at) WHERE finished_at IS 
 -- Runs that wait for a place do not stand in the way of those that need none.
 CREATE INDEX coord_runs_gated ON coord_runs (gate, concurrency_limit, priority, at) WHERE gate IS NOT NULL AND finished_at IS NULL;
 CREATE INDEX coord_runs_gated_due ON coord_runs (at) WHERE gate IS NOT NULL AND finished_at IS NULL;
-CREATE INDEX coord_runs_gated_running ON coord_runs (at, gate, kind) WHERE gate IS NOT NULL AND state = 'running';
+CREATE INDEX coord_runs_gated_running ON coord_runs (priority, at, id, gate, kind) WHERE gate IS NOT NULL AND state = 'running';
 CREATE INDEX coord_runs_cancels ON coord_runs (cancel_requested) WHERE cancel_requested AND finished_at IS NULL;
 CREATE UNIQUE INDEX coord_runs_occurrence ON coord_runs (task_id, scheduled_for) WHERE scheduled_for IS NOT NULL;
 CREATE UNIQUE INDEX coord_runs_exclusive ON coord_runs (task_id) WHERE exclusive AND finished_at IS NULL;
