@@ -4,9 +4,10 @@
 //
 // There is one writer at a time. Every change is a transaction that takes the
 // file's writer lock as it begins, and a process that has to wait for it waits
-// until its caller's context ends. Reading waits for nobody. The clock is that
-// of the process, read once the lock is held; processes on one machine share
-// theirs.
+// until its caller's context ends. Changes that wait at the same time share one, and
+// with it the wait for the disk; those of InTx do not. Reading waits for nobody.
+// The clock is that of the process, read once the lock is held; processes on one
+// machine share theirs.
 //
 // A file that is deleted or replaced is missed at the next change, which fails
 // with [coord.ErrUnavailable]; one that is restored in place, as the sqlite3
@@ -24,6 +25,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/uptrace/bun"
@@ -82,7 +84,7 @@ func open(o Options) (b *backend, err error) {
 	b.feed = feed.New(broadcaster{b})
 	b.publishes = batch.New(publishBatch, publishFlights, b.publishShared).Bound(publishBytes, row.PayloadBytes)
 	b.reader = newReader(b)
-	b.writer = newWriter(b)
+	b.writer = &writer{b: b}
 	return b, nil
 }
 
@@ -93,6 +95,7 @@ type backend struct {
 
 	prepared  statements
 	writer    *writer
+	plenty    atomic.Bool // the last claim got all that it asked for
 	feed      *feed.Hub
 	hints     hint.Hub
 	cancels   hint.Hub
@@ -132,7 +135,6 @@ func (b *backend) start(ctx context.Context) {
 	if seen, err := b.reader.last(ctx); err == nil { // else the loop will say so
 		b.reader.opened = &seen
 	}
-	b.loops.Go(func() { b.writer.run(ctx) })
 	b.loops.Go(func() { b.reader.run(ctx) })
 	b.loops.Go(func() { b.listen(ctx) })
 }

@@ -94,26 +94,21 @@ func (t transaction) duplicate(ctx context.Context, task int64, key string) (run
 // Claim fires and takes in one transaction. A look at the file tells first
 // whether there is anything to do, so that polling takes no lock.
 func (c claimer) Claim(ctx context.Context, o coord.ClaimOptions) (claims []coord.Claim, err error) {
-	there, err := c.look(ctx, o.Kinds)
-	if err != nil || there == (work{}) {
-		return nil, storeError(ctx, err)
+	if !c.b.plenty.Load() { // a look from outside costs more than the one in the transaction
+		if there, err := c.peek(ctx, o.Kinds); err != nil || there == (work{}) {
+			return nil, storeError(ctx, err)
+		}
 	}
 	var bad error
 	ended := 0
 	err = c.b.inTx(ctx, func(ctx context.Context, tx transaction) error {
-		if there.tasks {
-			gated := false
-			if gated, bad, err = tx.fire(ctx, o.Kinds); err != nil {
-				return err
-			}
-			there.gated = there.gated || gated
-		}
-		claims, ended, err = tx.claim(ctx, o, there.gated || len(o.Limits) > 0)
+		claims, ended, bad, err = tx.fireAndClaim(ctx, o)
 		return err
 	})
 	if err != nil {
 		return nil, storeError(ctx, err)
 	}
+	c.b.plenty.Store(len(claims) == o.Limit)
 	c.b.ring(news{runs: ended > 0}) // they have made way
 	if len(claims) > 0 {
 		return claims, nil // they are leased; what is bad will come again
@@ -124,22 +119,49 @@ func (c claimer) Claim(ctx context.Context, o coord.ClaimOptions) (claims []coor
 // work is what is due.
 type work struct{ free, gated, tasks bool }
 
-func (c claimer) look(ctx context.Context, kinds []string) (there work, err error) {
+func (w *work) scan(rows *sql.Rows) error {
+	return rows.Scan(into(&w.free), into(&w.gated), into(&w.tasks))
+}
+
+// peek looks from outside of a transaction.
+func (c claimer) peek(ctx context.Context, kinds []string) (there work, err error) {
 	of, err := names(kinds)
 	if err != nil {
 		return there, err
 	}
-	rows, err := c.b.prepared.look.QueryContext(ctx, c.b.now().UnixMicro(), of)
+	rows, err := c.b.prepared.peek.QueryContext(ctx, c.b.now().UnixMicro(), of)
+	err = eachRow(rows, err, there.scan)
+	return there, err
+}
+
+func (t transaction) look(ctx context.Context, kinds []string) (there work, err error) {
+	of, err := names(kinds)
 	if err != nil {
 		return there, err
 	}
-	defer rows.Close()
-	for rows.Next() {
-		if err := rows.Scan(&there.free, &there.gated, &there.tasks); err != nil {
-			return there, err
+	err = t.each(ctx, t.prepared.look, []any{t.now.UnixMicro(), of}, there.scan)
+	return there, err
+}
+
+// fireAndClaim takes due runs, also those of occurrences that are due now, and
+// reports how many had to end instead.
+func (t transaction) fireAndClaim(ctx context.Context, o coord.ClaimOptions) (claims []coord.Claim, ended int, bad, err error) {
+	there, err := t.look(ctx, o.Kinds)
+	if err != nil {
+		return nil, 0, nil, err
+	}
+	if there.tasks {
+		if bad, err = t.fire(ctx, o.Kinds); err == nil {
+			there, err = t.look(ctx, o.Kinds)
+		}
+		if err != nil {
+			return nil, 0, nil, err
 		}
 	}
-	return there, rows.Err()
+	if there.free || there.gated {
+		claims, ended, err = t.claim(ctx, o, there.gated || len(o.Limits) > 0)
+	}
+	return claims, ended, bad, err
 }
 
 // claim takes due runs and reports how many had to end instead.
@@ -174,17 +196,19 @@ func (t transaction) free(ctx context.Context, kinds []string, limit int) ([]row
 	if err != nil {
 		return nil, err
 	}
-	return t.runs(ctx, t.prepared.due, t.now.UnixMicro(), of, limit)
+	return t.runs(ctx, t.prepared.due, limit, t.now.UnixMicro(), of)
 }
 
-// runs reads the rows of a statement that returns freeColumns or gatedColumns.
-func (t transaction) runs(ctx context.Context, s *sql.Stmt, args ...any) (found []row.Run, err error) {
+// runs reads the rows of a statement that returns freeColumns or gatedColumns, and
+// whose last argument is a limit.
+func (t transaction) runs(ctx context.Context, s *sql.Stmt, limit int, args ...any) ([]row.Run, error) {
 	var r row.Run
 	columns := claimed(&r)
 	if s == t.prepared.due {
 		columns = columns[:len(columns)-2]
 	}
-	err = t.each(ctx, s, args, func(rows *sql.Rows) error {
+	found := make([]row.Run, 0, min(limit, 100))
+	err := t.each(ctx, s, append(args, limit), func(rows *sql.Rows) error {
 		err := rows.Scan(columns...)
 		found = append(found, r)
 		return err
@@ -290,9 +314,12 @@ func (t transaction) extend(ctx context.Context, lease time.Duration, claims []c
 }
 
 func (c claimer) Finish(ctx context.Context, results ...coord.Result) (err error) {
-	queued := false
+	queued, sure := false, true
 	err = c.b.inTx(ctx, func(ctx context.Context, tx transaction) error {
-		queued, err = tx.finish(ctx, results)
+		queued, err = tx.finish(ctx, results, sure)
+		if errors.Is(err, errAlone) {
+			sure = false
+		}
 		return err
 	})
 	if err == nil || errors.Is(err, coord.ErrFenced) { // the others are finished
@@ -307,38 +334,70 @@ type ending struct {
 	coord.Settlement
 }
 
-// finish ends claims and reports whether runs may have become due by it.
-func (t transaction) finish(ctx context.Context, results []coord.Result) (queued bool, err error) {
+// finish ends claims and reports whether runs may have become due by it. Who is
+// sure that all are held saves the time to find out which are, and gets errAlone if
+// they are not: then the transaction is to be rolled back.
+func (t transaction) finish(ctx context.Context, results []coord.Result, sure bool) (queued bool, err error) {
 	claims := make([]coord.Claim, len(results))
 	alike := make(map[ending][]int64)
 	for i, r := range results {
 		s := r.Settle()
 		claims[i] = r.Claim
-		// A task that waits for the end of this run may fire now.
-		queued = queued || s.State == coord.Queued && s.Delay == 0 || r.Claim.Run.TaskID != 0
+		// A task that waits for the end of this run may fire now, and a run that waits
+		// for its place may start.
+		queued = queued || s.State == coord.Queued && s.Delay == 0 || r.Claim.Run.TaskID != 0 || r.Claim.Run.Concurrency.Key != ""
 		end := ending{r.Claim.Token, s}
 		alike[end] = append(alike[end], int64(r.Claim.Run.ID))
 	}
-	held := make(map[fence]bool, len(claims))
+	held := make(map[fence]bool)
 	for end, list := range alike {
-		s, args := t.prepared.settle, []any{ids(list), end.token, string(end.State), t.now.UnixMicro(), null(end.Error)}
-		if end.State == coord.Queued {
-			s, args = t.prepared.requeue, []any{ids(list), end.token, after(t.now, end.Delay).UnixMicro(), t.now.UnixMicro(), row.Refund(end.Settlement), null(end.Error)}
+		if !sure {
+			list, err = t.held(ctx, end.token, list)
+			if err != nil {
+				return false, err
+			}
+			for _, id := range list {
+				held[fence{coord.RunID(id), end.token}] = true
+			}
 		}
-		err := t.each(ctx, s, args, func(rows *sql.Rows) error {
-			var id int64
-			var place string
-			err := rows.Scan(into(&id), into(&place))
-			held[fence{coord.RunID(id), end.token}] = true
-			queued = queued || place != "" // another run may have the place
-			return err
-		})
+		n, err := t.settle(ctx, end, list)
 		if err != nil {
 			return false, err
 		}
+		if n < int64(len(list)) {
+			return false, errAlone
+		}
+	}
+	if sure {
+		return queued, nil
 	}
 	_, err = fenced(claims, func(f fence, _ *coord.Claim) bool { return held[f] })
 	return queued, err
+}
+
+// held returns those of running runs that have a token.
+func (t transaction) held(ctx context.Context, token int64, list []int64) (held []int64, err error) {
+	err = t.each(ctx, t.prepared.held, []any{ids(list), token}, func(rows *sql.Rows) error {
+		var id int64
+		err := rows.Scan(into(&id))
+		held = append(held, id)
+		return err
+	})
+	return held, err
+}
+
+// settle ends claims alike and returns how many were held.
+func (t transaction) settle(ctx context.Context, end ending, list []int64) (int64, error) {
+	s, args := t.prepared.settle, []any{ids(list), end.token, string(end.State), t.now.UnixMicro(), null(end.Error)}
+	if end.State == coord.Queued {
+		s = t.prepared.requeue
+		args = append(args[:2], after(t.now, end.Delay).UnixMicro(), t.now.UnixMicro(), row.Refund(end.Settlement), null(end.Error))
+	}
+	result, err := t.exec(ctx, s, args...)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
 }
 
 // cancelSet ends a queued run at ?0 and asks a running one to stop.

@@ -13,8 +13,11 @@ import (
 	"github.com/tandemhq/tandem/coord"
 )
 
-// poolClosed is the text of an error for which database/sql has no name.
-const poolClosed = "sql: database is closed"
+// The texts of errors for which database/sql has no name.
+const (
+	poolClosed      = "sql: database is closed"
+	statementClosed = "sql: statement is closed"
+)
 
 // storeError gives an error of the database its sentinel.
 func storeError(ctx context.Context, err error) error {
@@ -28,7 +31,7 @@ func storeError(ctx context.Context, err error) error {
 		return ctx.Err()
 	}
 	switch {
-	case err.Error() == poolClosed:
+	case err.Error() == poolClosed, err.Error() == statementClosed:
 		return coord.ErrClosed
 	case errors.Is(err, coord.ErrUnavailable):
 		return err

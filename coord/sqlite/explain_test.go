@@ -2,6 +2,7 @@ package sqlite_test
 
 import (
 	"context"
+	"errors"
 	"regexp"
 	"strings"
 	"sync"
@@ -194,7 +195,7 @@ func explain(t *testing.T, db *sqlite.DB, query string) string {
 		t.Fatalf("%v: %s", err, query)
 	}
 	defer rows.Close()
-	if err := db.Write.ScanRows(t.Context(), rows, &steps); err != nil {
+	if err := errors.Join(db.Write.ScanRows(t.Context(), rows, &steps), rows.Err()); err != nil {
 		t.Fatal(err)
 	}
 	var plan strings.Builder

@@ -28,6 +28,6 @@ func OpenWatched(ctx context.Context, o Options) (_ coord.Backend, waiting func(
 	return coord.Wrap(b, o.Options), func() int {
 		b.writer.mu.Lock()
 		defer b.writer.mu.Unlock()
-		return len(b.writer.waiting)
+		return len(b.writer.queue)
 	}, nil
 }

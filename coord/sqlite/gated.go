@@ -11,12 +11,17 @@ import (
 	"github.com/tandemhq/tandem/coord/internal/row"
 )
 
+// lane is where runs of a gate stand that have the same limit.
+type lane struct {
+	gate  string
+	limit int
+}
+
 // admitted finds due runs, in order, for which there is a place now. No other claim
 // runs beside it, since it holds the writer lock.
 //
-// Gated runs stand in lanes: those of a gate that have the same limit. What a lane
-// can give is looked at only if its gate has a place, so that many runs that wait
-// for one cost nothing.
+// What a lane can give is looked at only if its gate has a place, so that many runs
+// that wait for one cost nothing.
 func (t transaction) admitted(ctx context.Context, o coord.ClaimOptions) ([]row.Run, error) {
 	if len(o.Limits) > 0 {
 		if err := t.bindKinds(ctx, o); err != nil {
@@ -37,7 +42,7 @@ func (t transaction) admitted(ctx context.Context, o coord.ClaimOptions) ([]row.
 	if err != nil {
 		return nil, err
 	}
-	rescued, err := t.runs(ctx, t.prepared.rescue, t.now.UnixMicro(), of, o.Limit)
+	rescued, err := t.runs(ctx, t.prepared.rescue, o.Limit, t.now.UnixMicro(), of)
 	if err != nil {
 		return nil, err
 	}
@@ -45,11 +50,11 @@ func (t transaction) admitted(ctx context.Context, o coord.ClaimOptions) ([]row.
 	if of, err = names(slices.DeleteFunc(slices.Clone(o.Kinds), full)); err != nil {
 		return nil, err
 	}
-	var lanes []row.Run // of each the gate and the limit
+	var lanes []lane
 	err = t.each(ctx, t.prepared.lanes, nil, func(rows *sql.Rows) error {
-		var r row.Run
-		err := rows.Scan(&r.Gate, into(&r.Limit))
-		lanes = append(lanes, r)
+		var l lane
+		err := rows.Scan(&l.gate, into(&l.limit))
+		lanes = append(lanes, l)
 		return err
 	})
 	if err != nil {
@@ -57,13 +62,13 @@ func (t transaction) admitted(ctx context.Context, o coord.ClaimOptions) ([]row.
 	}
 	for _, l := range lanes {
 		most := o.Limit
-		if gate.Concurrency(l.Gate, l.Limit).Key != "" {
-			most = min(most, l.Limit-taken.ByGate[l.Gate])
+		if gate.Concurrency(l.gate, l.limit).Key != "" {
+			most = min(most, l.limit-taken.ByGate[l.gate])
 		}
 		if most <= 0 {
 			continue
 		}
-		waiting, err := t.runs(ctx, t.prepared.lane, t.now.UnixMicro(), of, l.Gate, l.Limit, most)
+		waiting, err := t.runs(ctx, t.prepared.lane, most, t.now.UnixMicro(), of, l.gate, l.limit)
 		if err != nil {
 			return nil, err
 		}
@@ -112,7 +117,8 @@ func pick(found []row.Run, o coord.ClaimOptions, taken gate.Places) []row.Run {
 	candidates := make([]gate.Candidate, len(found))
 	for i, r := range found {
 		byID[r.ID] = r
-		candidates[i] = gate.Candidate{ID: r.ID, Kind: r.Kind, Gate: r.Gate, Limit: r.Limit, Running: r.State == string(coord.Running)}
+		running := r.State == string(coord.Running)
+		candidates[i] = gate.Candidate{ID: r.ID, Kind: r.Kind, Gate: r.Gate, Limit: r.Limit, Running: running}
 	}
 	var picked []row.Run
 	for _, id := range gate.Pick(candidates, o.Limit, o.Limits, taken) {

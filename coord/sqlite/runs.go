@@ -43,7 +43,8 @@ func (t transaction) tell(ctx context.Context, reports []coord.Report) error {
 	for i, r := range reports {
 		claims[i] = r.Claim
 		var run row.Run
-		err := t.each(ctx, t.prepared.report, []any{r.Claim.Run.ID, r.Claim.Token, r.Progress, len(r.Lines)}, func(rows *sql.Rows) error {
+		args := []any{r.Claim.Run.ID, r.Claim.Token, r.Progress, len(r.Lines)}
+		err := t.each(ctx, t.prepared.report, args, func(rows *sql.Rows) error {
 			held[fence{r.Claim.Run.ID, r.Claim.Token}] = true
 			return rows.Scan(into(&run.Attempt), into(&run.LogLines))
 		})

@@ -32,8 +32,6 @@ func TestConformance(t *testing.T) {
 	coordtest.Run(t, coordtest.Harness{
 		New:          newStore,
 		Capabilities: coordtest.Capabilities{SeveralHandles: true, Rows: true, ClockBack: true, Hints: true},
-		Checks:       10,
-		Steps:        30,
 	})
 }
 

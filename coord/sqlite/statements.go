@@ -17,12 +17,12 @@ import (
 // takes as long to plan one as to carry it out. Lists are passed as JSON, so that
 // the text is the same whatever their length.
 type statements struct {
-	look *sql.Stmt // on connections that read; the others write
+	peek *sql.Stmt // is look on connections that read; the others write
 
-	insert, byKey                         *sql.Stmt
+	insert, byKey, look                   *sql.Stmt
 	due, bind, lanes, lane, rescue, taken *sql.Stmt
 	start, end                            *sql.Stmt
-	settle, requeue, extend               *sql.Stmt
+	held, settle, requeue, extend         *sql.Stmt
 	report, logLine                       *sql.Stmt
 }
 
@@ -33,19 +33,31 @@ type statement struct {
 
 func (s *statements) writes() []statement {
 	return []statement{
-		{&s.insert, insertSQL}, {&s.byKey, byKeySQL},
-		{&s.due, dueSQL}, {&s.bind, bindSQL}, {&s.lanes, lanesSQL}, {&s.lane, laneSQL}, {&s.rescue, rescueSQL}, {&s.taken, takenSQL},
-		{&s.start, startSQL}, {&s.end, endSQL},
-		{&s.settle, settleSQL}, {&s.requeue, requeueSQL}, {&s.extend, extendSQL},
-		{&s.report, reportSQL}, {&s.logLine, logLineSQL},
+		{&s.insert, insertSQL},
+		{&s.byKey, byKeySQL},
+		{&s.look, lookSQL},
+		{&s.due, dueSQL},
+		{&s.rescue, rescueSQL},
+		{&s.lanes, lanesSQL},
+		{&s.lane, laneSQL},
+		{&s.taken, takenSQL},
+		{&s.bind, bindSQL},
+		{&s.start, startSQL},
+		{&s.end, endSQL},
+		{&s.held, heldSQL},
+		{&s.settle, settleSQL},
+		{&s.requeue, requeueSQL},
+		{&s.extend, extendSQL},
+		{&s.report, reportSQL},
+		{&s.logLine, logLineSQL},
 	}
 }
 
-func (s *statements) reads() []statement { return []statement{{&s.look, lookSQL}} }
+func (s *statements) reads() []statement { return []statement{{&s.peek, lookSQL}} }
 
 func prepare(ctx context.Context, db *sql.DB, list []statement) (err error) {
 	for _, s := range list {
-		if *s.stmt, err = db.PrepareContext(ctx, s.text); err != nil {
+		if *s.stmt, err = db.PrepareContext(ctx, s.text); err != nil { //nolint:sqlclosecheck // close does
 			return fmt.Errorf("%w: %s", err, s.text)
 		}
 	}
@@ -73,7 +85,7 @@ const (
 
 const (
 	// lookSQL says what there is to do at ?1 for kinds ?2: free runs, gated runs and
-	// tasks. It takes no lock.
+	// tasks.
 	lookSQL = `SELECT EXISTS (SELECT 1 FROM coord_runs WHERE ` + freeDue + `),
 		EXISTS (SELECT 1 FROM coord_runs INDEXED BY coord_runs_gated_due WHERE ` + gated + ` AND ` + dueForKind + `),
 		EXISTS (SELECT 1 FROM coord_tasks t WHERE next_at <= ?1 AND NOT paused AND kind IN (SELECT value FROM json_each(?2))
@@ -111,7 +123,8 @@ const (
 		AND state = 'queued' ORDER BY priority, at, id LIMIT ?5`
 
 	rescueSQL = `SELECT ` + gatedColumns + ` FROM coord_runs INDEXED BY coord_runs_gated_running
-		WHERE gate IS NOT NULL AND state = 'running' AND ` + dueForKind + ` ORDER BY at LIMIT ?3`
+		WHERE priority IN (1, 2, 3, 4) AND gate IS NOT NULL AND state = 'running' AND ` + dueForKind + `
+		ORDER BY priority, at, id LIMIT ?3`
 
 	takenSQL = `SELECT gate, kind FROM coord_runs INDEXED BY coord_runs_gated_running WHERE gate IS NOT NULL AND state = 'running'`
 
@@ -123,17 +136,21 @@ const (
 			error = COALESCE(?4, error)
 		WHERE id IN (SELECT value FROM json_each(?1))`
 
-	held = `id IN (SELECT value FROM json_each(?1)) AND token = ?2 AND state = 'running'`
+	// A fence: SQLite reads all columns of a row twice for a statement that returns
+	// some, so those that need not don't.
+	fenceCond = `id IN (SELECT value FROM json_each(?1)) AND token = ?2 AND state = 'running'`
+
+	heldSQL = `SELECT id FROM coord_runs WHERE ` + fenceCond
 
 	settleSQL = `UPDATE coord_runs SET state = ?3, at = ?4, finished_at = ?4, error = COALESCE(?5, error)
-		WHERE ` + held + ` RETURNING id, gate`
+		WHERE ` + fenceCond
 
 	requeueSQL = `UPDATE coord_runs SET state = iif(cancel_requested, 'cancelled', 'queued'),
 			at = iif(cancel_requested, ?4, ?3), finished_at = iif(cancel_requested, ?4, NULL),
 			due_at = iif(cancel_requested, due_at, ?3), attempt = attempt - ?5, error = COALESCE(?6, error)
-		WHERE ` + held + ` RETURNING id, gate`
+		WHERE ` + fenceCond
 
-	extendSQL = `UPDATE coord_runs SET at = ?3 WHERE ` + held + ` RETURNING id, cancel_requested, progress, log_lines`
+	extendSQL = `UPDATE coord_runs SET at = ?3 WHERE ` + fenceCond + ` RETURNING id, cancel_requested, progress, log_lines`
 
 	reportSQL = `UPDATE coord_runs SET progress = iif(?3 = 0, progress, ?3), log_lines = log_lines + ?4
 		WHERE id = ?1 AND token = ?2 AND state = 'running' RETURNING attempt, log_lines`
@@ -186,9 +203,9 @@ func micros(t row.Time) any {
 
 // value scans a column, NULL being zero. It is faster than what database/sql does
 // with a pointer to a number.
-type value[T int | int64 | string] struct{ to *T }
+type value[T int | int64 | bool | string] struct{ to *T }
 
-func into[T int | int64 | string](to *T) value[T] { return value[T]{to} }
+func into[T int | int64 | bool | string](to *T) value[T] { return value[T]{to} }
 
 // Scan takes what the driver returns for columns of numbers or text.
 func (v value[T]) Scan(src any) error {
@@ -198,6 +215,9 @@ func (v value[T]) Scan(src any) error {
 		*to = int(n)
 	case *int64:
 		*to, _ = src.(int64)
+	case *bool:
+		n, _ := src.(int64)
+		*to = n != 0
 	case *string:
 		*to, _ = src.(string)
 	}
@@ -209,7 +229,7 @@ func claimed(r *row.Run) []any {
 	return []any{
 		into(&r.ID), into(&r.TaskID), &r.Kind, &r.Payload, into(&r.UniqueKey), &r.State, &r.ScheduledFor, &r.At, &r.DueAt,
 		into(&r.Attempt), into(&r.Rescues), into(&r.Token), into(&r.MaxAttempts), into(&r.Backoff), into(&r.MaxBackoff),
-		into(&r.Timeout), into(&r.Priority), &r.AtMostOnce, &r.CancelRequested, into(&r.LogLines), &r.Error, &r.CreatedAt,
+		into(&r.Timeout), into(&r.Priority), into(&r.AtMostOnce), into(&r.CancelRequested), into(&r.LogLines), &r.Error, &r.CreatedAt,
 		&r.Gate, into(&r.Limit),
 	}
 }

@@ -130,7 +130,8 @@ func deleteTask(ctx context.Context, tx bun.Tx, now row.Time, name string) error
 	if len(ids) == 0 {
 		return coord.ErrNotFound
 	}
-	_, err = tx.NewRaw(`UPDATE coord_runs INDEXED BY coord_runs_active SET `+cancelSet+` WHERE task_id = ?1 AND `+inFlight, now, ids[0]).Exec(ctx)
+	_, err = tx.NewRaw(`UPDATE coord_runs INDEXED BY coord_runs_active SET `+cancelSet+`
+		WHERE task_id = ?1 AND `+inFlight, now, ids[0]).Exec(ctx)
 	return err
 }
 
@@ -172,7 +173,8 @@ func (t transaction) trigger(ctx context.Context, name string, o coord.TriggerOp
 		row.Task
 		Busy bool `bun:"busy"`
 	}
-	err := t.NewRaw(`SELECT `+row.TaskColumns+`, NOT `+notInTheWay+` AS busy FROM coord_tasks t WHERE name = ?`, name).Scan(ctx, &tasks)
+	err := t.NewRaw(`SELECT `+row.TaskColumns+`, NOT `+notInTheWay+` AS busy
+		FROM coord_tasks t WHERE name = ?`, name).Scan(ctx, &tasks)
 	switch {
 	case err != nil:
 		return coord.Run{}, err
@@ -221,9 +223,8 @@ const fireBatch = 100
 
 // fire turns due occurrences into queued runs and moves the tasks on. A task
 // whose schedule can't be computed here is left as it is and keeps no other from
-// firing; bad says what is wrong with the last such. gated is true when a run was
-// made that has a gate.
-func (t transaction) fire(ctx context.Context, kinds []string) (gated bool, bad, err error) {
+// firing; bad says what is wrong with the last such.
+func (t transaction) fire(ctx context.Context, kinds []string) (bad, err error) {
 	var last row.Task
 	for fired := false; !fired; {
 		var tasks []row.Task
@@ -231,7 +232,7 @@ func (t transaction) fire(ctx context.Context, kinds []string) (gated bool, bad,
 			WHERE next_at <= ? AND NOT paused AND kind IN (?) AND `+notInTheWay+` AND (next_at, id) > (?, ?)
 			ORDER BY next_at, id LIMIT ?`, t.now, bun.List(kinds), last.NextAt.UnixMicro(), last.ID, fireBatch).Scan(ctx, &tasks)
 		if err != nil || len(tasks) == 0 {
-			return gated, bad, err
+			return bad, err
 		}
 		for _, task := range tasks {
 			due, next, err := plan.Fire(task.Coord(), t.now.Time)
@@ -240,13 +241,13 @@ func (t transaction) fire(ctx context.Context, kinds []string) (gated bool, bad,
 				continue
 			}
 			if err := t.fireTask(ctx, task, due, next); err != nil {
-				return false, nil, err
+				return nil, err
 			}
-			fired, gated = true, gated || task.Key != ""
+			fired = true
 		}
 		last = tasks[len(tasks)-1] // when none could fire, look behind them
 	}
-	return gated, bad, nil
+	return bad, nil
 }
 
 func (t transaction) fireTask(ctx context.Context, task row.Task, due []time.Time, next time.Time) error {

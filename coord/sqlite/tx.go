@@ -38,7 +38,7 @@ func (b *backend) alone(ctx context.Context, fn func(tx transaction) error) erro
 			_ = tx.Rollback()
 		}
 	}()
-	err = fn(transaction{tx, &b.prepared, b.now()})
+	err = fn(b.locked(tx))
 	done = true
 	if err != nil {
 		// The error of fn is the one that counts.
@@ -156,7 +156,7 @@ func (t *tx) Enqueue(ctx context.Context, runs ...coord.NewRun) (queued []coord.
 
 func (t *tx) Finish(ctx context.Context, results ...coord.Result) error {
 	return t.do(ctx, func() error {
-		queued, err := t.finish(ctx, results)
+		queued, err := t.finish(ctx, results, false)
 		t.news.runs = t.news.runs || queued
 		return err
 	})

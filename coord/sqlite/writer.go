@@ -17,12 +17,33 @@ import (
 type transaction struct {
 	bun.Tx
 	prepared *statements
-	now      row.Time // read once it held the lock
+	bound    map[*sql.Stmt]*sql.Stmt // prepared ones, to this transaction
+	now      row.Time                // read once it held the lock
+}
+
+// locked begins what is done in a transaction that has just got the lock.
+func (b *backend) locked(tx bun.Tx) transaction {
+	return transaction{tx, &b.prepared, make(map[*sql.Stmt]*sql.Stmt), b.now()}
+}
+
+// bind returns a prepared statement for use in the transaction, with which it ends.
+func (t transaction) bind(ctx context.Context, s *sql.Stmt) *sql.Stmt {
+	bound := t.bound[s]
+	if bound == nil {
+		bound = t.StmtContext(ctx, s)
+		t.bound[s] = bound
+	}
+	return bound
 }
 
 // each calls read for every row that a prepared statement returns.
 func (t transaction) each(ctx context.Context, s *sql.Stmt, args []any, read func(*sql.Rows) error) error {
-	rows, err := t.Tx.StmtContext(ctx, s).QueryContext(ctx, args...)
+	rows, err := t.bind(ctx, s).QueryContext(ctx, args...) //nolint:sqlclosecheck // eachRow does
+	return eachRow(rows, err, read)
+}
+
+// eachRow calls read for every row of a query, which it closes.
+func eachRow(rows *sql.Rows, err error, read func(*sql.Rows) error) error {
 	if err != nil {
 		return err
 	}
@@ -37,7 +58,7 @@ func (t transaction) each(ctx context.Context, s *sql.Stmt, args []any, read fun
 
 // exec runs a prepared statement that returns no rows.
 func (t transaction) exec(ctx context.Context, s *sql.Stmt, args ...any) (sql.Result, error) {
-	return t.Tx.StmtContext(ctx, s).ExecContext(ctx, args...)
+	return t.bind(ctx, s).ExecContext(ctx, args...) //nolint:sqlclosecheck // the transaction does
 }
 
 // harmless reports whether a call that failed has left the transaction as its
@@ -51,195 +72,160 @@ func harmless(err error) bool {
 	return false
 }
 
+// errAlone asks for the change to be tried again in a transaction of its own.
+var errAlone = errors.New("the change is to be made alone")
+
 // mostShared is how many changes share a transaction.
 const mostShared = 100
 
 // writer lets concurrent callers share a transaction, and with it the lock and the
-// wait for the disk. There is no timer: what comes while a transaction is under way
-// makes the next one.
+// wait for the disk. There is no timer and no goroutine: the first in the queue
+// leads, which is to make the transaction for all who have come until it gets the
+// lock. Then the next one leads.
 //
 // A transaction is not interrupted when a caller leaves, since others may share it
 // and none takes long.
 type writer struct {
-	b    *backend
-	work chan struct{} // one slot: somebody waits
+	b *backend
 
-	mu      sync.Mutex
-	waiting []*change
-	closed  bool
+	mu     sync.Mutex
+	queue  []*change // the first leads
+	served int       // how many of the first are under way
 }
 
-// change is what one caller wants to be done in a transaction. It is tried again
-// alone when one of those that it shared a transaction with has failed.
+// change is what one caller wants to be done in a transaction.
 type change struct {
-	do   func(ctx context.Context, tx transaction) error
-	err  error
-	done chan struct{}
-	left bool // its caller has; under the writer's lock
+	do    func(ctx context.Context, tx transaction) error
+	alone bool          // one that it shared a transaction with has failed
+	turn  chan struct{} // one slot: it has been made, or leads
+	made  bool
+	err   error
 }
-
-func newWriter(b *backend) *writer { return &writer{b: b, work: make(chan struct{}, 1)} }
 
 // inTx has fn called in a transaction, with a context that the statements are to
-// use. When ctx ends while the lock is waited for, fn is not called; what has begun
-// ends soon, and is waited for.
+// use. It is called again when the transaction was rolled back because of another
+// that shared it. When ctx ends while the lock is waited for, fn is not called;
+// what has begun ends soon, and is waited for.
 func (b *backend) inTx(ctx context.Context, fn func(ctx context.Context, tx transaction) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	c := &change{do: fn, done: make(chan struct{})}
-	if err := b.writer.add(c); err != nil {
-		return err
-	}
-	select {
-	case <-c.done:
-	case <-ctx.Done():
-		if b.writer.drop(c) {
-			return ctx.Err()
+	w, c := b.writer, &change{do: fn, turn: make(chan struct{}, 1)}
+	w.join(c)
+	for {
+		select {
+		case <-c.turn:
+		case <-ctx.Done():
+			if w.leave(c) {
+				return ctx.Err()
+			}
+			<-c.turn
 		}
-		<-c.done
+		if c.made {
+			return c.err
+		}
+		if err := w.lead(ctx); err != nil {
+			return err
+		}
 	}
-	return c.err
 }
 
-func (w *writer) add(c *change) error {
+// join puts a change at the end of the queue.
+func (w *writer) join(c *change) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.closed {
-		return coord.ErrClosed
+	if w.queue = append(w.queue, c); len(w.queue) == 1 {
+		c.turn <- struct{}{}
 	}
-	w.waiting = append(w.waiting, c)
-	select {
-	case w.work <- struct{}{}:
-	default:
+}
+
+// leave takes a change out of the queue, if it is not under way and does not lead.
+func (w *writer) leave(c *change) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	i := slices.Index(w.queue, c)
+	if i < max(w.served, 1) {
+		return false
+	}
+	w.queue = slices.Delete(w.queue, i, i+1)
+	return true
+}
+
+// start returns those who share a transaction with the first of the queue.
+func (w *writer) start() []*change {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for w.served = 1; w.served < min(len(w.queue), mostShared); w.served++ {
+		if w.queue[0].alone || w.queue[w.served].alone {
+			break
+		}
+	}
+	return slices.Clone(w.queue[:w.served])
+}
+
+// end lets the first of the queue go, and the next one lead. The others that were
+// under way are tried again alone.
+func (w *writer) end(gone int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i, c := range w.queue[:max(gone, w.served)] {
+		if i >= gone {
+			c.alone = true
+			continue
+		}
+		c.made = true
+		c.turn <- struct{}{}
+	}
+	w.queue, w.served = slices.Delete(w.queue, 0, gone), 0
+	if len(w.queue) > 0 {
+		w.queue[0].turn <- struct{}{}
+	}
+}
+
+// lead makes one transaction of what is in the queue once it holds the lock. An
+// error is that of the first alone; the others go on without it.
+func (w *writer) lead(ctx context.Context) error {
+	gone := 1
+	defer func() { w.end(gone) }()
+	var conn bun.Conn
+	tx, err := w.b.begin(ctx, func() (tx bun.Tx, err error) {
+		if conn, err = w.b.db.Write.Conn(ctx); err != nil {
+			return tx, err
+		}
+		if tx, err = conn.BeginTx(context.WithoutCancel(ctx), nil); err != nil {
+			_ = conn.Close()
+		}
+		return tx, err
+	})
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	defer func() { _ = tx.Rollback() }() // which does nothing after a commit
+	changes := w.start()
+	if err := w.b.make(context.WithoutCancel(ctx), tx, changes); err != nil {
+		if changes[0].err = err; len(changes) > 1 || errors.Is(err, errAlone) {
+			gone = 0
+		}
+		return nil
+	}
+	gone = len(changes)
+	if err := commitError(tx.Commit()); err != nil {
+		for _, c := range changes {
+			c.err = err
+		}
 	}
 	return nil
 }
 
-// drop forgets a change whose caller has left, and reports whether that was in
-// time.
-func (w *writer) drop(c *change) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	c.left = true
-	i := slices.Index(w.waiting, c)
-	if i >= 0 {
-		w.waiting = slices.Delete(w.waiting, i, i+1)
-	}
-	return i >= 0
-}
-
-// take returns those who make the next transaction, in the order they came.
-func (w *writer) take() []*change {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	n := min(len(w.waiting), mostShared)
-	changes := slices.Clone(w.waiting[:n])
-	w.waiting = slices.Delete(w.waiting, 0, n)
-	return changes
-}
-
-// wanted reports whether somebody waits for the next transaction.
-func (w *writer) wanted() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return len(w.waiting) > 0
-}
-
-// run serves callers until ctx is done, and then turns them away.
-func (w *writer) run(ctx context.Context) {
-	for ctx.Err() == nil {
-		select {
-		case <-ctx.Done():
-		case <-w.work:
-			for w.wanted() && ctx.Err() == nil {
-				w.serve(ctx)
-			}
-		}
-	}
-	w.mu.Lock()
-	w.closed = true
-	w.mu.Unlock()
-	for changes := w.take(); len(changes) > 0; changes = w.take() {
-		answer(coord.ErrClosed, changes...)
-	}
-}
-
-// answer lets the callers go, with an error that is all theirs or with their own.
-func answer(err error, changes ...*change) {
-	for _, c := range changes {
-		if err != nil {
-			c.err = err
-		}
-		close(c.done)
-	}
-}
-
-// serve makes one transaction of the changes that wait once it holds the lock.
-func (w *writer) serve(ctx context.Context) {
-	tx, end, err := w.begin(ctx, w.wanted)
-	if errors.Is(err, errUnwanted) || err != nil && ctx.Err() != nil {
-		return
-	}
-	changes := w.take()
-	failed := false
-	if err == nil {
-		failed, err = w.b.apply(ctx, tx, changes)
-		end()
-	}
-	if !failed || len(changes) == 1 {
-		answer(err, changes...)
-		return
-	}
-	// One that fails must fail no other.
-	for _, c := range changes {
-		tx, end, err := w.begin(ctx, func() bool {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			return !c.left
-		})
-		if err == nil {
-			_, err = w.b.apply(ctx, tx, []*change{c})
-			end()
-		}
-		answer(err, c)
-	}
-}
-
-// errUnwanted ends the wait for the lock when all who wanted it have left.
-var errUnwanted = errors.New("nobody waits for the lock")
-
-// begin starts a transaction that holds the lock, which it waits for as long as
-// that is wanted.
-func (w *writer) begin(ctx context.Context, wanted func() bool) (tx bun.Tx, end func(), err error) {
-	// The wait for the connection can be interrupted, the transaction can't.
-	conn, err := w.b.db.Write.Conn(ctx)
-	if err != nil {
-		return tx, nil, err
-	}
-	end = func() { _ = conn.Close() }
-	tx, err = w.b.begin(ctx, func() (bun.Tx, error) {
-		if !wanted() {
-			return bun.Tx{}, errUnwanted
-		}
-		return conn.BeginTx(context.WithoutCancel(ctx), nil)
-	})
-	if err != nil {
-		end()
-	}
-	return tx, end, err
-}
-
-// apply makes changes in one transaction and commits them. When one of them failed,
-// none is made.
-func (b *backend) apply(ctx context.Context, tx bun.Tx, changes []*change) (failed bool, err error) {
-	ctx = context.WithoutCancel(ctx)
-	t := transaction{tx, &b.prepared, b.now()}
+// make makes changes in a transaction until one fails. What is refused has changed
+// nothing, and does not fail the others.
+func (b *backend) make(ctx context.Context, tx bun.Tx, changes []*change) error {
+	t := b.locked(tx)
 	for _, c := range changes {
 		if c.err = c.do(ctx, t); c.err != nil && !harmless(c.err) {
-			_ = tx.Rollback() // the error of the change is the one that counts
-			return true, nil
+			return c.err
 		}
 	}
-	return false, commitError(tx.Commit())
+	return nil
 }

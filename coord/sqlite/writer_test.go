@@ -150,22 +150,33 @@ func TestWhoLeavesIsNotServed(t *testing.T) {
 
 // TestCloseAnswersWhoWaits for a lock that another process keeps.
 func TestCloseAnswersWhoWaits(t *testing.T) {
-	b, begins, _, unlock := locked(t)
-	defer unlock()
-	result := make(chan error)
-	go func() {
-		_, err := b.Claimer().Enqueue(t.Context(), coord.NewRun{Kind: "k"})
-		result <- err
-	}()
-	begins.waitFor(3)
+	path, db := newFile(t)
+	b, waiting, err := sqlite.OpenWatched(t.Context(), sqlite.Options{Path: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lock, err := db.Write.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Rollback()
+	var calls sync.WaitGroup
+	for range 3 {
+		calls.Go(func() {
+			if _, err := b.Claimer().Enqueue(t.Context(), coord.NewRun{Kind: "k"}); !errors.Is(err, coord.ErrClosed) {
+				t.Errorf("Enqueue: %v; want ErrClosed", err)
+			}
+		})
+	}
+	for waiting() < 3 {
+		runtime.Gosched()
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	if err := b.Close(ctx); err != nil {
 		t.Errorf("Close: %v", err)
 	}
-	if err := <-result; !errors.Is(err, coord.ErrClosed) {
-		t.Errorf("Enqueue: %v; want ErrClosed", err)
-	}
+	calls.Wait()
 }
 
 // TestManyThatWaitForAPlace are not read by a claim that finds none free.
