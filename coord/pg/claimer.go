@@ -44,15 +44,20 @@ func enqueue(ctx context.Context, db bun.IDB, runs []coord.NewRun) ([]coord.Run,
 		timeouts[i], priorities[i], places[i] = row.Micros(r.Timeout), int64(r.Priority), int64(r.Concurrency.Limit)
 		once[i] = r.AtMostOnce
 	}
+	var uniqueKeys any // NULL when there is none
+	if slices.ContainsFunc(keys, func(key string) bool { return key != "" }) {
+		uniqueKeys = pq.StringArray(keys)
+	}
 	var rows []row.Queued
 	err := db.NewRaw(`SELECT * FROM coord_enqueue(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		pq.StringArray(kinds), pq.ByteaArray(payloads), pq.StringArray(keys), pq.Int64Array(delays), pq.Array(dues),
+		pq.StringArray(kinds), pq.ByteaArray(payloads), uniqueKeys, pq.Int64Array(delays), pq.Array(dues),
 		pq.Int64Array(attempts), pq.Int64Array(backoffs), pq.Int64Array(maxBackoffs),
 		pq.Int64Array(timeouts), pq.Int64Array(priorities), pq.StringArray(gates), pq.Int64Array(places), pq.BoolArray(once),
 	).Scan(ctx, &rows)
 	if err != nil {
 		return nil, err
 	}
+	now, rows := rows[0].Clock.Time, rows[1:]
 	slices.SortFunc(rows, func(a, b row.Queued) int { return cmp.Compare(a.ID, b.ID) })
 	var earlier map[string]coord.Run
 	if len(rows) < n {
@@ -60,7 +65,7 @@ func enqueue(ctx context.Context, db bun.IDB, runs []coord.NewRun) ([]coord.Run,
 			return nil, err
 		}
 	}
-	return row.Enqueued(runs, rows, earlier)
+	return row.Enqueued(runs, now, rows, earlier)
 }
 
 // runsByKey finds runs of a task, or of none.

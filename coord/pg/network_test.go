@@ -32,6 +32,8 @@ type proxy struct {
 	mu     sync.Mutex
 	frozen bool
 	cut    string
+	deaf   string // see stall
+	stuck  chan struct{}
 	conns  []net.Conn
 }
 
@@ -85,6 +87,26 @@ func (p *proxy) cutAfter(text string) {
 	p.cut = text
 }
 
+// stall passes nothing more to the connection that asks next for a statement with
+// this text, nor takes anything for it from the server, until go on is called.
+func (p *proxy) stall(text string) (goOn func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.deaf, p.stuck = text, make(chan struct{})
+	return sync.OnceFunc(func() { close(p.stuck) })
+}
+
+// stalls returns what the answer to a request waits for; nil: nothing.
+func (p *proxy) stalls(request []byte) chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.deaf == "" || !bytes.Contains(request, []byte(p.deaf)) {
+		return nil
+	}
+	p.deaf = ""
+	return p.stuck
+}
+
 // doomed reports whether a request is the one to be cut.
 func (p *proxy) doomed(request []byte) bool {
 	p.mu.Lock()
@@ -123,15 +145,26 @@ func (p *proxy) serve(client net.Conn) {
 	_, _ = server.Write(slices.Concat(startup, body))
 	var pipes sync.WaitGroup
 	var cut atomic.Bool
+	var stalled atomic.Pointer[chan struct{}]
 	pipes.Go(func() {
 		p.pipe(server, client, func(request []byte) bool {
 			if p.doomed(request) {
 				cut.Store(true)
 			}
+			if c := p.stalls(request); c != nil {
+				stalled.Store(&c)
+			}
 			return true
 		})
 	})
-	pipes.Go(func() { p.pipe(client, server, func([]byte) bool { return !cut.Load() }) })
+	pipes.Go(func() {
+		p.pipe(client, server, func([]byte) bool {
+			if c := stalled.Swap(nil); c != nil {
+				<-*c
+			}
+			return !cut.Load()
+		})
+	})
 	pipes.Wait()
 }
 

@@ -13,34 +13,40 @@ import (
 
 // Queued is what is new in a row that was inserted of a coord.NewRun.
 type Queued struct {
-	ID        int64  `bun:"id"`
-	UniqueKey string `bun:"unique_key"`
-	At        Time   `bun:"at"`
-	CreatedAt Time   `bun:"created_at"`
+	ID        Number `bun:"id"`
+	UniqueKey Text   `bun:"unique_key"`
+	Clock     Time   `bun:"clock"`
 }
 
-func (q Queued) run(n coord.NewRun) coord.Run {
+func (q Queued) run(n coord.NewRun, now time.Time) coord.Run {
+	due := now
+	switch {
+	case n.Delay > 0:
+		due = now.Add(n.Delay.Truncate(time.Microsecond))
+	case !n.DueAt.IsZero():
+		due = n.DueAt.Truncate(time.Microsecond).UTC()
+	}
 	return coord.Run{
 		ID: coord.RunID(q.ID), Kind: n.Kind, Payload: slices.Clone(Bytes(n.Payload)), UniqueKey: n.UniqueKey, State: coord.Queued,
-		DueAt: q.At.Time, Retry: n.Retry, Timeout: n.Timeout, Priority: n.Priority, Concurrency: n.Concurrency,
-		AtMostOnce: n.AtMostOnce, CreatedAt: q.CreatedAt.Time,
+		DueAt: due, Retry: n.Retry, Timeout: n.Timeout, Priority: n.Priority, Concurrency: n.Concurrency,
+		AtMostOnce: n.AtMostOnce, CreatedAt: now,
 	}
 }
 
-// Enqueued returns the runs of an Enqueue in its order: inserted are those that
-// were new, in that order, and earlier are those that had the keys.
-func Enqueued(runs []coord.NewRun, inserted []Queued, earlier map[string]coord.Run) ([]coord.Run, error) {
+// Enqueued returns the runs of an Enqueue at now in its order: inserted are those
+// that were new, in that order, and earlier are those that had the keys.
+func Enqueued(runs []coord.NewRun, now time.Time, inserted []Queued, earlier map[string]coord.Run) ([]coord.Run, error) {
 	fresh := make(map[string]bool)
 	for _, q := range inserted {
 		if q.UniqueKey != "" {
-			fresh[q.UniqueKey] = true
+			fresh[string(q.UniqueKey)] = true
 		}
 	}
 	all := make([]coord.Run, 0, len(runs))
 	for _, n := range runs {
 		if n.UniqueKey == "" || fresh[n.UniqueKey] {
 			delete(fresh, n.UniqueKey) // the same key once more in this call is a duplicate
-			all = append(all, inserted[0].run(n))
+			all = append(all, inserted[0].run(n, now))
 			inserted = inserted[1:]
 			continue
 		}

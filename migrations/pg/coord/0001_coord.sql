@@ -105,18 +105,31 @@ CREATE TABLE coord_run_log (
 -- of an index, in its order.
 
 -- coord_enqueue queues runs of no task, numbered in the order given, and returns
--- those whose key is new. They are inserted in the order of the keys, so that calls
--- with the same keys can't deadlock.
+-- those whose key is new, behind a row with the time. With keys they are inserted in the order of these, so that
+-- calls with the same keys can't deadlock; without, keys is NULL.
 -- +goose StatementBegin
 CREATE FUNCTION coord_enqueue(kinds text[], payloads bytea[], keys text[], delays bigint[], dues timestamptz[],
     max_attempts integer[], backoffs bigint[], max_backoffs bigint[], timeouts bigint[], priorities smallint[], gates text[],
     places integer[], once boolean[])
-RETURNS TABLE (id bigint, unique_key text, at timestamptz, created_at timestamptz)
+RETURNS TABLE (id bigint, unique_key text, clock timestamptz)
 LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
-DECLARE
-    clock timestamptz := coord_clock();
 BEGIN
+    clock := coord_clock();
+    RETURN NEXT;
+    IF keys IS NULL THEN
+        RETURN QUERY INSERT INTO coord_runs AS r (id, kind, payload, at, due_at, max_attempts, backoff, max_backoff,
+            timeout, priority, gate, concurrency_limit, at_most_once, state, exclusive, created_at) OVERRIDING SYSTEM VALUE
+        SELECT v.id, v.kind, v.payload, d.due, d.due, v.max_attempts, v.backoff, v.max_backoff,
+            v.timeout, v.priority, NULLIF(v.gate, ''), v.places, v.once, 'queued', false, clock
+        FROM (
+            SELECT nextval('coord_runs_id_seq') AS id, * FROM unnest(kinds, payloads, delays, dues, max_attempts, backoffs,
+                max_backoffs, timeouts, priorities, gates, places, once)
+        ) AS v (id, kind, payload, delay, due, max_attempts, backoff, max_backoff, timeout, priority, gate, places, once),
+        LATERAL (SELECT COALESCE(v.due, clock + v.delay * interval '1 microsecond') AS due) AS d
+        RETURNING r.id, NULL, NULL::timestamptz;
+        RETURN;
+    END IF;
     RETURN QUERY INSERT INTO coord_runs AS r (id, kind, payload, unique_key, at, due_at, max_attempts, backoff, max_backoff,
         timeout, priority, gate, concurrency_limit, at_most_once, state, exclusive, created_at) OVERRIDING SYSTEM VALUE
     SELECT v.id, v.kind, v.payload, NULLIF(v.key, ''), d.due, d.due, v.max_attempts, v.backoff, v.max_backoff,
@@ -128,7 +141,7 @@ BEGIN
     LATERAL (SELECT COALESCE(v.due, clock + v.delay * interval '1 microsecond') AS due) AS d
     ORDER BY v.key COLLATE "C", v.id
     ON CONFLICT (task_id, unique_key) WHERE unique_key IS NOT NULL DO NOTHING
-    RETURNING r.id, COALESCE(r.unique_key, ''), r.at, r.created_at;
+    RETURNING r.id, r.unique_key, NULL::timestamptz;
 END $$;
 -- +goose StatementEnd
 
