@@ -1,11 +1,17 @@
-// Command bench measures every driver beside its floor: the same purpose by the
-// plainest statements through database/sql, or by the raw operation in memory,
-// measured right after it in the same run.
+// Command bench measures every driver beside something else, in the same run: the
+// floor, which is the same purpose by the plainest statements through database/sql
+// or by the raw operation in memory; River on the same server or disk; or the
+// driver itself in easier circumstances.
 //
-// FILTER=claim,decision-hot narrows it to the rows whose "driver/name" contains
-// one of the words, SECONDS=2 sets the length of one measurement, and JSON=1
-// prints one object per row. PostgreSQL is a throw-away server with the default
-// durability; SQLite has synchronous=FULL.
+// These variables of the environment steer it:
+//
+//	FILTER=claim,pg/work  only the rows whose "driver/name" contains one of the words
+//	SECONDS=2             the length of one measurement
+//	JSON=1                one object per row
+//	PROFILE=cpu.pprof     a CPU profile; its label "side" tells ours from what is beside it
+//
+// PostgreSQL is a throw-away server with the default durability; SQLite has
+// synchronous=FULL.
 package main
 
 import (
@@ -16,17 +22,15 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime/pprof"
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/tandemhq/tandem/coord"
-	"github.com/tandemhq/tandem/coord/coordtest"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	err := run(ctx, os.Stdout, os.Getenv)
+	err := run(ctx, os.Stdout, os.Stderr, os.Getenv)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -36,13 +40,14 @@ func main() {
 
 // settings come from the environment.
 type settings struct {
-	filter []string
-	length time.Duration
-	json   bool
+	filter  []string
+	length  time.Duration
+	json    bool
+	profile string
 }
 
 func readSettings(getenv func(string) string) (settings, error) {
-	s := settings{length: 2 * time.Second, json: getenv("JSON") == "1"}
+	s := settings{length: 2 * time.Second, json: getenv("JSON") == "1", profile: getenv("PROFILE")}
 	if f := getenv("FILTER"); f != "" {
 		s.filter = strings.Split(f, ",")
 	}
@@ -68,146 +73,93 @@ func (s settings) wants(driver, name string) bool {
 	return false
 }
 
-// row is one line of the result.
-type row struct {
-	Driver         string  `json:"driver"`
-	Name           string  `json:"name"`
-	PerSecond      float64 `json:"per_second"`
-	P50            float64 `json:"p50_us"`
-	P99            float64 `json:"p99_us"`
-	FloorPerSecond float64 `json:"floor_per_second"`
-	Ratio          float64 `json:"ratio"`
-}
-
-// floor is the plainest way to do what a workload does.
-type floor struct {
-	setup func(ctx context.Context) error // may be nil
-	op    func(ctx context.Context, caller int) (int, error)
-}
-
-// subject is a driver that is measured.
-type subject interface {
-	// store opens an empty store, so that no workload finds another's rows.
-	store(ctx context.Context) (store, error)
-	close()
-}
-
-// store is a backend and, beside it, what the floors work on.
-type store interface {
-	backend() coord.Backend
-	floor(ctx context.Context, w coordtest.Workload) (floor, error)
-	close()
-}
-
 var drivers = []struct {
 	name string
 	open func(ctx context.Context) (subject, error)
+	rows []measurement
 }{
-	{"memory", openMemory},
-	{"sqlite", openSQLite},
-	{"pg", openPG},
+	{"memory", openMemory, workloads()},
+	{"sqlite", openSQLite, append(workloads(), queueRows(40_000, 5_000)...)},
+	{"pg", openPG, append(workloads(), queueRows(60_000, 40_000)...)},
 }
 
-func run(ctx context.Context, out io.Writer, getenv func(string) string) error {
+func run(ctx context.Context, out, progress io.Writer, getenv func(string) string) error {
 	s, err := readSettings(getenv)
 	if err != nil {
 		return err
 	}
-	if !s.json {
-		_, _ = fmt.Fprintf(out, "%-8s %-24s %12s %10s %10s %12s %7s\n", "driver", "name/callers", "per second", "p50", "p99", "floor", "ratio")
+	if s.profile != "" {
+		file, err := os.Create(s.profile)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		if err := pprof.StartCPUProfile(file); err != nil {
+			return err
+		}
+		defer pprof.StopCPUProfile()
 	}
-	rows := 0
+	if !s.json {
+		_, _ = fmt.Fprintf(out, "%-8s %-24s %11s %9s %9s   %-12s %11s %9s %9s %7s\n",
+			"driver", "name/callers", "per second", "p50", "p99", "beside", "per second", "p50", "p99", "ratio")
+	}
+	shown := 0
 	for _, d := range drivers {
-		var wanted []int
-		for i, w := range coordtest.Workloads(nil) {
-			if s.wants(d.name, rowName(w)) {
-				wanted = append(wanted, i)
+		var wanted []measurement
+		for _, m := range d.rows {
+			if s.wants(d.name, m.name) {
+				wanted = append(wanted, m)
 			}
 		}
 		if len(wanted) == 0 {
 			continue
 		}
-		sub, err := d.open(ctx)
+		err := func() error {
+			sub, err := d.open(ctx)
+			if err != nil {
+				return err
+			}
+			defer sub.close()
+			for _, m := range wanted {
+				r, err := m.measure(ctx, sub, s.length, func(what string) {
+					_, _ = fmt.Fprintf(progress, "%s/%s: %s\n", d.name, m.name, what)
+				})
+				if err != nil {
+					return fmt.Errorf("%s: %w", m.name, err)
+				}
+				r.Driver, r.Name = d.name, m.name
+				if err := show(out, r, s.json); err != nil {
+					return err
+				}
+				shown++
+			}
+			return nil
+		}()
 		if err != nil {
 			return fmt.Errorf("%s: %w", d.name, err)
 		}
-		for _, i := range wanted {
-			r, err := measureRow(ctx, sub, i, s.length)
-			if err != nil {
-				sub.close()
-				return fmt.Errorf("%s: %w", d.name, err)
-			}
-			r.Driver = d.name
-			rows++
-			if err := show(out, r, s.json); err != nil {
-				sub.close()
-				return err
-			}
-		}
-		sub.close()
 	}
-	if rows == 0 {
+	if shown == 0 {
 		return errors.New("FILTER matches no row; names are like pg/claim/8")
 	}
 	return nil
-}
-
-func rowName(w coordtest.Workload) string { return fmt.Sprintf("%s/%d", w.Name, w.Callers) }
-
-// measureRow measures the i-th workload.
-func measureRow(ctx context.Context, sub subject, i int, length time.Duration) (row, error) {
-	st, err := sub.store(ctx)
-	if err != nil {
-		return row{}, err
-	}
-	defer st.close()
-	w := coordtest.Workloads(st.backend())[i]
-	f, err := st.floor(ctx, w)
-	if err != nil {
-		return row{}, err
-	}
-	if err := w.Setup(ctx); err != nil {
-		return row{}, err
-	}
-	defer w.Close()
-	if f.setup != nil {
-		if err := f.setup(ctx); err != nil {
-			return row{}, fmt.Errorf("floor of %s: %w", w.Name, err)
-		}
-	}
-	// Ours and the floor take turns, so that a disturbance hits both.
-	const turns = 2
-	r := row{Name: rowName(w)}
-	for range turns {
-		ours, err := coordtest.Measure(ctx, w.Name, w.Callers, length/turns, w.Op)
-		if err != nil {
-			return row{}, err
-		}
-		raw, err := coordtest.Measure(ctx, w.Name, w.Callers, length/turns, f.op)
-		if err != nil {
-			return row{}, fmt.Errorf("floor: %w", err)
-		}
-		r.PerSecond += ours.PerSecond / turns
-		r.FloorPerSecond += raw.PerSecond / turns
-		r.P50 += float64(ours.P50.Nanoseconds()) / 1000 / turns
-		r.P99 += float64(ours.P99.Nanoseconds()) / 1000 / turns
-	}
-	r.Ratio = r.PerSecond / r.FloorPerSecond
-	return r, nil
 }
 
 func show(out io.Writer, r row, asJSON bool) error {
 	if asJSON {
 		return json.NewEncoder(out).Encode(r)
 	}
-	_, err := fmt.Fprintf(out, "%-8s %-24s %12.0f %10s %10s %12.0f %7.2f\n",
-		r.Driver, r.Name, r.PerSecond, micros(r.P50), micros(r.P99), r.FloorPerSecond, r.Ratio)
+	_, err := fmt.Fprintf(out, "%-8s %-24s %11.0f %9s %9s   %-12s %11.0f %9s %9s %7.2f\n",
+		r.Driver, r.Name, r.PerSecond, micros(r.P50), micros(r.P99),
+		r.Beside, r.BesidePerSecond, micros(r.BesideP50), micros(r.BesideP99), r.Ratio)
 	return err
 }
 
 func micros(us float64) string {
 	d := time.Duration(us * 1000)
 	switch {
+	case d == 0:
+		return "-"
 	case d >= time.Millisecond:
 		return d.Round(10 * time.Microsecond).String()
 	case d >= 10*time.Microsecond:

@@ -4,8 +4,14 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"strings"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/lib/pq"
+	"github.com/riverqueue/river/riverdriver/riverpgxv5"
+	"github.com/uptrace/bun"
+	"github.com/uptrace/bun/dialect/pgdialect"
 
 	"github.com/tandemhq/tandem/coord"
 	"github.com/tandemhq/tandem/coord/coordtest"
@@ -20,77 +26,202 @@ type pgSubject struct {
 	stores  int
 }
 
-func openPG(ctx context.Context) (subject, error) {
+func openPG(ctx context.Context) (_ subject, err error) {
 	// The default durability: fsync and synchronous commit.
-	cluster, err := testenv.StartCluster(ctx, testenv.Options{Durable: true, Settings: map[string]string{"shared_buffers": "512MB"}})
+	s := &pgSubject{}
+	s.cluster, err = testenv.StartCluster(ctx, testenv.Options{Durable: true, Settings: map[string]string{
+		"shared_buffers": "512MB", "max_connections": "600", // sixteen replicas
+	}})
 	if err != nil {
 		return nil, err
 	}
-	admin, err := sql.Open("postgres", cluster.URL("postgres"))
+	if s.admin, err = sql.Open("postgres", s.cluster.URL("postgres")); err == nil {
+		err = s.prepare(ctx)
+	}
 	if err != nil {
-		cluster.Stop()
+		s.close()
 		return nil, err
 	}
-	return &pgSubject{cluster: cluster, admin: admin}, nil
+	return s, nil
 }
 
-func (s *pgSubject) close() {
-	_ = s.admin.Close()
-	s.cluster.Stop()
-}
-
-func (s *pgSubject) store(ctx context.Context) (_ store, err error) {
-	s.stores++
-	name := fmt.Sprintf("bench%d", s.stores)
-	if _, err := s.admin.ExecContext(ctx, `CREATE DATABASE `+name); err != nil {
-		return nil, err
+// prepare makes the database of which each store is a copy.
+func (s *pgSubject) prepare(ctx context.Context) error {
+	if _, err := s.admin.ExecContext(ctx, `CREATE DATABASE empty`); err != nil {
+		return err
 	}
-	url := s.cluster.URL(name)
-	db, err := sql.Open("postgres", url)
+	db, err := sql.Open("postgres", s.cluster.URL("empty"))
 	if err != nil {
-		return nil, err
+		return err
 	}
-	db.SetMaxOpenConns(32)
-	db.SetMaxIdleConns(32)
-	st := &pgStore{floors: &sqlFloors{
-		write: db, read: db, statements: pgStatements, args: func(args ...any) []any { return args },
-	}}
-	defer func() {
-		if err != nil {
-			st.close()
-		}
-	}()
+	defer db.Close()
 	if _, err := migrations.Up(ctx, db, migrations.PostgreSQL, migrations.Coord); err != nil {
-		return nil, err
+		return err
 	}
 	_, err = db.ExecContext(ctx, `
 		CREATE TABLE floor_runs (LIKE coord_runs INCLUDING ALL);
 		CREATE TABLE floor_limits (LIKE coord_limits INCLUDING ALL) WITH (fillfactor = 50);
 		CREATE TABLE floor_tickets (LIKE coord_tickets INCLUDING ALL);
 		CREATE TABLE floor_events (LIKE coord_events INCLUDING ALL)`)
-	if err != nil {
+	return err
+}
+
+func (s *pgSubject) close() {
+	if s.admin != nil {
+		_ = s.admin.Close()
+	}
+	s.cluster.Stop()
+}
+
+func (s *pgSubject) store(ctx context.Context) (_ store, err error) {
+	s.stores++
+	name := fmt.Sprintf("bench%d", s.stores)
+	if _, err := s.admin.ExecContext(ctx, `CREATE DATABASE `+name+` TEMPLATE empty`); err != nil {
 		return nil, err
 	}
-	st.b, err = pg.Open(ctx, pg.Options{URL: url})
+	st := &pgStore{subject: s, name: name, url: s.cluster.URL(name)}
+	defer func() {
+		if err != nil {
+			st.close()
+		}
+	}()
+	if st.db, err = sql.Open("postgres", st.url); err != nil {
+		return nil, err
+	}
+	st.db.SetMaxOpenConns(floorConns)
+	st.db.SetMaxIdleConns(floorConns)
+	st.b, err = st.connect(ctx, true)
 	return st, err
 }
 
+const (
+	floorConns = 32 // as many as there are callers
+	riverConns = 20 // as many as ours has for its work
+)
+
 type pgStore struct {
-	b      coord.Backend
-	floors *sqlFloors
+	subject   *pgSubject
+	name, url string
+	b         coord.Backend
+	db        *sql.DB // of the floors
 }
 
 func (s *pgStore) backend() coord.Backend { return s.b }
 
 func (s *pgStore) floor(ctx context.Context, w coordtest.Workload) (floor, error) {
-	return s.floors.floor(ctx, w)
+	floors := sqlFloors{write: s.db, read: s.db, statements: pgStatements, args: func(args ...any) []any { return args }}
+	return floors.floor(ctx, w)
 }
 
 func (s *pgStore) close() {
+	ctx := context.Background()
 	if s.b != nil {
-		_ = s.b.Close(context.Background())
+		_ = s.b.Close(ctx)
 	}
-	_ = s.floors.write.Close()
+	if s.db != nil {
+		_ = s.db.Close()
+	}
+	// Else the server would go on to clean up in it.
+	_, _ = s.subject.admin.ExecContext(ctx, `DROP DATABASE `+s.name+` WITH (FORCE)`)
+}
+
+func (s *pgStore) connect(ctx context.Context, hints bool) (coord.Backend, error) {
+	o := pg.Options{URL: s.url}
+	if !hints {
+		o.ListenURL = "postgres://127.0.0.1:1/nobody?sslmode=disable"
+	}
+	return pg.Open(ctx, o)
+}
+
+func (s *pgStore) rest(ctx context.Context, tables ...string) error {
+	for _, text := range []string{`VACUUM (ANALYZE) ` + strings.Join(tables, ", "), `CHECKPOINT`} {
+		if _, err := s.db.ExecContext(ctx, text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *pgStore) succeeded(ctx context.Context) (int, error) {
+	return number(s.db.QueryContext(ctx, `SELECT count(*) FROM coord_runs WHERE state = 'succeeded'`))
+}
+
+func (s *pgStore) multiply(ctx context.Context, n int) error {
+	columns, err := collect[string](s.db.QueryContext(ctx, `SELECT column_name FROM information_schema.columns
+		WHERE table_name = 'coord_runs' AND is_identity = 'NO' AND is_generated = 'NEVER'`))
+	if err != nil {
+		return err
+	}
+	_, err = s.db.ExecContext(ctx, multiplied(columns, `at - i * interval '1 microsecond'`,
+		`generate_series(1, $1) AS n (i)`), n)
+	return err
+}
+
+func (s *pgStore) jobs(ctx context.Context) (backlog, error) {
+	_, err := s.db.ExecContext(ctx, `
+		CREATE TABLE jobs (
+			id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, queue text NOT NULL, state smallint NOT NULL DEFAULT 0,
+			run_at timestamptz NOT NULL, lease_until timestamptz, attempt smallint NOT NULL DEFAULT 0, worker text,
+			payload jsonb NOT NULL);
+		CREATE INDEX jobs_due ON jobs (queue, run_at, id) WHERE state = 0;
+		CREATE INDEX jobs_leases ON jobs (lease_until) WHERE state = 1`)
+	return &pgJobs{s, bun.NewDB(s.db, pgdialect.New())}, err
+}
+
+// pgJobs is the floor of claiming and finishing, through bun and lib/pq.
+type pgJobs struct {
+	store *pgStore
+	db    *bun.DB
+}
+
+func (j *pgJobs) add(ctx context.Context, n int) error {
+	_, err := j.db.NewRaw(`INSERT INTO jobs (queue, run_at, payload)
+		SELECT ?, clock_timestamp(), '{"at": 1}' FROM generate_series(1, ?)`, kind, n).Exec(ctx)
+	return err
+}
+
+func (j *pgJobs) rest(ctx context.Context) error { return j.store.rest(ctx, "jobs") }
+
+func (j *pgJobs) cycle(ctx context.Context, limit int) (int, error) {
+	var claimed []struct {
+		ID      int64
+		Payload []byte
+	}
+	err := j.db.NewRaw(`UPDATE jobs
+		SET state = 1, lease_until = now() + interval '1 minute', attempt = attempt + 1, worker = 'bench'
+		WHERE id = ANY (ARRAY(
+			SELECT id FROM jobs WHERE queue = ? AND state = 0 AND run_at <= now()
+			ORDER BY run_at, id LIMIT ? FOR UPDATE SKIP LOCKED))
+		RETURNING id, payload`, kind, limit).Scan(ctx, &claimed)
+	if err != nil || len(claimed) == 0 {
+		return 0, err
+	}
+	ids := make([]int64, len(claimed))
+	for i, c := range claimed {
+		ids[i] = c.ID
+	}
+	_, err = j.db.NewRaw(`UPDATE jobs SET state = 2, lease_until = NULL WHERE id = ANY (?) AND state = 1`,
+		pq.Array(ids)).Exec(ctx)
+	return len(ids), err
+}
+
+func (s *pgStore) river(ctx context.Context) (peer, error) {
+	return newRiver(ctx, func(ctx context.Context) (riverPool[pgx.Tx], error) {
+		c, err := pgxpool.ParseConfig(s.url)
+		if err != nil {
+			return riverPool[pgx.Tx]{}, err
+		}
+		c.MaxConns = riverConns
+		pool, err := pgxpool.NewWithConfig(ctx, c)
+		if err != nil {
+			return riverPool[pgx.Tx]{}, err
+		}
+		return riverPool[pgx.Tx]{riverpgxv5.New(pool), riverDB{
+			rest:  func(ctx context.Context) error { return s.rest(ctx, "river_job") },
+			count: func(ctx context.Context, query string) (int, error) { return number(s.db.QueryContext(ctx, query)) },
+			close: pool.Close,
+		}}, nil
+	})
 }
 
 const pgNow = `(extract(epoch FROM clock_timestamp()) * 1000000)::bigint`

@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"fmt"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -84,11 +86,11 @@ func (s *sqlFloors) floor(ctx context.Context, w coordtest.Workload) (floor, err
 			return 1, err
 		}}, nil
 	case "decision-hot-denied":
-		look := prepare(s.read, s.look)
+		look, decide := prepare(s.read, s.look), prepare(s.write, s.decide)
 		key := []byte("hot")
 		return floor{
 			setup: func(ctx context.Context) error {
-				_, err := collect[int64](prepare(s.write, s.decide).QueryContext(ctx, s.args(key, 1, 1_000_000)...))
+				_, err := collect[int64](decide.QueryContext(ctx, s.args(key, 1, 1_000_000)...))
 				return err
 			},
 			op: func(ctx context.Context, _ int) (int, error) {
@@ -120,7 +122,7 @@ func (s *sqlFloors) floor(ctx context.Context, w coordtest.Workload) (floor, err
 			if _, err := publish.ExecContext(ctx, s.args(topic, number.Add(1), payload)...); err != nil {
 				return 0, err
 			}
-			seqs, err := collectEvents(read.QueryContext(ctx, topic, behind[caller]))
+			seqs, err := collectPairs(read.QueryContext(ctx, topic, behind[caller]))
 			if err != nil || len(seqs) == 0 {
 				return 0, err
 			}
@@ -148,21 +150,43 @@ func collect[T any](rows *sql.Rows, err error) ([]T, error) {
 	return all, rows.Err()
 }
 
-func collectEvents(rows *sql.Rows, err error) ([]int64, error) {
+// collectPairs reads numbers and payloads to their end, and returns the numbers.
+func collectPairs(rows *sql.Rows, err error) ([]int64, error) {
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var seqs []int64
+	var all []int64
 	for rows.Next() {
-		var seq int64
+		var number int64
 		var payload []byte
-		if err := rows.Scan(&seq, &payload); err != nil {
+		if err := rows.Scan(&number, &payload); err != nil {
 			return nil, err
 		}
-		seqs = append(seqs, seq)
+		all = append(all, number)
 	}
-	return seqs, rows.Err()
+	return all, rows.Err()
+}
+
+// number reads the only row of one number.
+func number(rows *sql.Rows, err error) (int, error) {
+	ns, err := collect[int](rows, err)
+	if err == nil && len(ns) != 1 {
+		err = fmt.Errorf("one number was asked for, and %d came", len(ns))
+	}
+	if err != nil {
+		return 0, err
+	}
+	return ns[0], nil
+}
+
+// multiplied is the statement that inserts a copy of each run per row of the table
+// numbers, each with a time of its own.
+func multiplied(columns []string, at, numbers string) string {
+	values := slices.Clone(columns)
+	values[slices.Index(values, "at")] = at
+	return `INSERT INTO coord_runs (` + strings.Join(columns, ", ") + `)
+		SELECT ` + strings.Join(values, ", ") + ` FROM coord_runs CROSS JOIN ` + numbers
 }
 
 func nowMicros() int64 { return time.Now().UnixMicro() }

@@ -2,9 +2,15 @@ package main
 
 import (
 	"context"
+	"database/sql"
+	"encoding/json"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
+
+	"github.com/riverqueue/river/riverdriver/riversqlite"
 
 	"github.com/tandemhq/tandem/coord"
 	"github.com/tandemhq/tandem/coord/coordtest"
@@ -31,48 +37,147 @@ func (sqliteSubject) store(ctx context.Context) (_ store, err error) {
 			return nil, err
 		}
 	}
-	for _, name := range []string{"ours.db", "floor.db"} {
-		db, err := sqlite.OpenDB(filepath.Join(s.dir, name))
-		if err != nil {
+	for _, file := range []struct {
+		name string
+		db   **sqlite.DB
+	}{{"ours.db", &s.ours}, {"floor.db", &s.raw}} {
+		if *file.db, err = sqlite.OpenDB(filepath.Join(s.dir, file.name)); err != nil {
 			return nil, err
 		}
-		if _, err := migrations.Up(ctx, db.Write.DB, migrations.SQLite, migrations.Coord); err != nil {
+		if _, err := migrations.Up(ctx, (*file.db).Write.DB, migrations.SQLite, migrations.Coord); err != nil {
 			return nil, err
 		}
-		if name == "ours.db" {
-			_ = db.Close()
-			continue
-		}
-		s.raw = db
 	}
-	s.floors = &sqlFloors{write: s.raw.Write.DB, read: s.raw.Read.DB, statements: sqliteStatements(), args: withNow}
-	s.b, err = sqlite.Open(ctx, sqlite.Options{Path: filepath.Join(s.dir, "ours.db")})
+	s.b, err = s.connect(ctx, true)
 	return s, err
 }
 
 type sqliteStore struct {
-	dir    string
-	b      coord.Backend
-	raw    *sqlite.DB // of the floors, on a file of its own
-	floors *sqlFloors
+	dir  string
+	b    coord.Backend
+	ours *sqlite.DB // on the backend's file
+	raw  *sqlite.DB // of the floors, on a file of its own
 }
 
 func (s *sqliteStore) backend() coord.Backend { return s.b }
 
 func (s *sqliteStore) floor(ctx context.Context, w coordtest.Workload) (floor, error) {
-	return s.floors.floor(ctx, w)
+	floors := sqlFloors{write: s.raw.Write.DB, read: s.raw.Read.DB, statements: sqliteStatements(), args: withNow}
+	return floors.floor(ctx, w)
 }
 
 func (s *sqliteStore) close() {
 	if s.b != nil {
 		_ = s.b.Close(context.Background())
 	}
-	if s.raw != nil {
-		_ = s.raw.Close()
+	for _, db := range []*sqlite.DB{s.ours, s.raw} {
+		if db != nil {
+			_ = db.Close()
+		}
 	}
 	if s.dir != "" {
 		_ = os.RemoveAll(s.dir)
 	}
+}
+
+func (s *sqliteStore) connect(ctx context.Context, hints bool) (coord.Backend, error) {
+	o := sqlite.Options{Path: filepath.Join(s.dir, "ours.db")}
+	if !hints {
+		o.Poll = time.Hour // of the file, for what others have written
+	}
+	return sqlite.Open(ctx, o)
+}
+
+// rest has nothing to do: no program does it either.
+func (s *sqliteStore) rest(context.Context, ...string) error { return nil }
+
+func (s *sqliteStore) succeeded(ctx context.Context) (int, error) {
+	return number(s.ours.Read.QueryContext(ctx, `SELECT count(*) FROM coord_runs WHERE state = 'succeeded'`))
+}
+
+func (s *sqliteStore) multiply(ctx context.Context, n int) error {
+	columns, err := collect[string](s.ours.Read.QueryContext(ctx,
+		`SELECT name FROM pragma_table_info('coord_runs') WHERE NOT pk`))
+	if err != nil {
+		return err
+	}
+	_, err = s.ours.Write.DB.ExecContext(ctx, numbers+multiplied(columns, `at - i`, `n`), n)
+	return err
+}
+
+// numbers is a table n of the numbers i from 1 to the first argument.
+const numbers = `WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?1) `
+
+func (s *sqliteStore) jobs(ctx context.Context) (backlog, error) {
+	_, err := s.raw.Write.ExecContext(ctx, `
+		CREATE TABLE jobs (
+			id INTEGER PRIMARY KEY, queue TEXT NOT NULL, state INTEGER NOT NULL DEFAULT 0, run_at INTEGER NOT NULL,
+			lease_until INTEGER, attempt INTEGER NOT NULL DEFAULT 0, worker TEXT, payload TEXT NOT NULL);
+		CREATE INDEX jobs_due ON jobs (queue, run_at, id) WHERE state = 0;
+		CREATE INDEX jobs_leases ON jobs (lease_until) WHERE state = 1`)
+	if err != nil {
+		return nil, err
+	}
+	db := s.raw.Write.DB
+	j := &sqliteJobs{db: db}
+	j.claim, err = db.PrepareContext(ctx, `UPDATE jobs
+		SET state = 1, lease_until = ?1 + 60000000, attempt = attempt + 1, worker = 'bench'
+		WHERE id IN (SELECT id FROM jobs WHERE queue = '`+kind+`' AND state = 0 AND run_at <= ?1
+			ORDER BY run_at, id LIMIT ?2)
+		RETURNING id, payload`)
+	if err != nil {
+		return nil, err
+	}
+	j.finish, err = db.PrepareContext(ctx, `UPDATE jobs SET state = 2, lease_until = NULL
+		WHERE id IN (SELECT value FROM json_each(?1)) AND state = 1`)
+	return j, err
+}
+
+// sqliteJobs is the floor of claiming and finishing, by prepared statements.
+type sqliteJobs struct {
+	db            *sql.DB
+	claim, finish *sql.Stmt
+}
+
+func (j *sqliteJobs) add(ctx context.Context, n int) error {
+	_, err := j.db.ExecContext(ctx, numbers+`INSERT INTO jobs (queue, run_at, payload)
+		SELECT '`+kind+`', ?2, '{"at":1}' FROM n WHERE i <= ?1`, n, nowMicros())
+	return err
+}
+
+func (j *sqliteJobs) rest(context.Context) error { return nil }
+
+func (j *sqliteJobs) cycle(ctx context.Context, limit int) (int, error) {
+	ids, err := collectPairs(j.claim.QueryContext(ctx, nowMicros(), limit))
+	if err != nil || len(ids) == 0 {
+		return 0, err
+	}
+	list, err := json.Marshal(ids)
+	if err != nil {
+		return 0, err
+	}
+	_, err = j.finish.ExecContext(ctx, string(list))
+	return len(ids), err
+}
+
+func (s *sqliteStore) river(ctx context.Context) (peer, error) {
+	settings := url.Values{
+		"_txlock": {"immediate"},
+		"_pragma": {"busy_timeout(5000)", "journal_mode(wal)", "synchronous(full)"},
+	}
+	file := url.URL{Scheme: "file", Path: filepath.ToSlash(filepath.Join(s.dir, "river.db")), RawQuery: settings.Encode()}
+	return newRiver(ctx, func(context.Context) (riverPool[*sql.Tx], error) {
+		db, err := sql.Open("sqlite", file.String())
+		if err != nil {
+			return riverPool[*sql.Tx]{}, err
+		}
+		db.SetMaxOpenConns(1) // as its documentation wants
+		return riverPool[*sql.Tx]{riversqlite.New(db), riverDB{
+			rest:  func(context.Context) error { return nil },
+			count: func(ctx context.Context, query string) (int, error) { return number(db.QueryContext(ctx, query)) },
+			close: func() { _ = db.Close() },
+		}}, nil
+	})
 }
 
 // withNow appends the clock.
@@ -88,7 +193,7 @@ func sqliteStatements() statements {
 			SELECT 'a', 'benchmark', 'queued', false, 0, 0, 3, 1, 1, 0, 2, false, 0 FROM n`,
 		claim: `UPDATE coord_runs SET state = 'running', at = ?2 + 3600000000, token = token + 1, attempt = attempt + 1,
 				worker = 'bench', started_at = ?2
-			WHERE id IN (SELECT id FROM coord_runs WHERE priority = 2 AND state IN ('queued', 'running') AND at <= ?2 AND kind = 'a'
+			WHERE id IN (SELECT id FROM coord_runs WHERE priority = 2 AND finished_at IS NULL AND gate IS NULL AND at <= ?2 AND kind = 'a'
 				ORDER BY at, id LIMIT ?1) RETURNING id`,
 		release: func(ids []int64) (string, []any) {
 			args := make([]any, len(ids)+1)
