@@ -23,6 +23,7 @@ type Config struct {
 	PublicURL       string        `name:"public-url" env:"TANDEM_PUBLIC_URL" placeholder:"URL" help:"Where browsers find the program, such as https://chat.example.com. Required when the address is not of this machine alone."`
 	Origins         []string      `name:"origin" env:"TANDEM_ORIGINS" placeholder:"URL" help:"Further origins that are accepted besides the public URL's."`
 	TrustedProxies  []string      `name:"trusted-proxy" env:"TANDEM_TRUSTED_PROXIES" placeholder:"CIDR" help:"Proxies whose X-Forwarded-For is believed."`
+	HTTPTasksAllow  []string      `name:"http-tasks-allow" env:"TANDEM_HTTP_TASKS_ALLOW" placeholder:"CIDR" help:"Addresses that tasks may make requests to although they are not public."`
 	MetricsToken    string        `name:"metrics-token" env:"TANDEM_METRICS_TOKEN" placeholder:"SECRET" help:"Bearer token for /metrics. Without one it answers only requests from this machine, and only when the public URL is empty or a loopback address."`
 	Log             string        `name:"log" env:"TANDEM_LOG" default:"info" placeholder:"LEVEL[,json]" help:"Least level of log lines, debug, info, warn or error, and ,json for machines."`
 	DatabaseConns   int           `name:"database-conns" env:"TANDEM_DATABASE_CONNS" default:"20" placeholder:"N" help:"Most connections of the work pool (PostgreSQL)."`
@@ -45,7 +46,7 @@ func (e *settingError) Error() string { return e.env + " " + e.reason }
 // settingOf are the settings behind the fields that errors of app.Config name.
 var settingOf = map[string]string{
 	"Addr": "TANDEM_ADDR", "PublicURL": "TANDEM_PUBLIC_URL", "Origins": "TANDEM_ORIGINS",
-	"TrustedProxies": "TANDEM_TRUSTED_PROXIES", "DrainGrace": "TANDEM_DRAIN_GRACE",
+	"TrustedProxies": "TANDEM_TRUSTED_PROXIES", "HTTPTasksAllow": "TANDEM_HTTP_TASKS_ALLOW", "DrainGrace": "TANDEM_DRAIN_GRACE",
 	"ShutdownTimeout": "TANDEM_SHUTDOWN_TIMEOUT",
 }
 
@@ -120,7 +121,7 @@ func (c *Config) logger(w io.Writer) *slog.Logger {
 func (c *Config) application(output io.Writer) (app.Config, error) {
 	a := app.Config{
 		Addr: c.Addr, PublicURL: c.PublicURL, Origins: c.Origins, TrustedProxies: c.TrustedProxies,
-		MetricsToken: c.MetricsToken, Node: c.Node, Version: readVersion().Version, Driver: driverName, Output: output,
+		HTTPTasksAllow: c.HTTPTasksAllow, MetricsToken: c.MetricsToken, Node: c.Node, Version: readVersion().Version, Driver: driverName, Output: output,
 		Workers: c.Workers, Lease: c.Lease, Poll: c.Poll, DrainGrace: c.DrainGrace, ShutdownTimeout: c.ShutdownTimeout,
 	}
 	if a.Node == "" {

@@ -17,8 +17,8 @@ import (
 
 // initialize makes a replica on a migrated database.
 func initialize(ctx context.Context, c *Config, a app.Config, log *slog.Logger) (*app.Server, func(), error) {
-	panic(wire.Build(driverSet, migrated, app.NewMetrics, app.NewHealth, app.NewAuth, app.NewHub, app.NewWorker,
-		app.NewMaintenance, app.NewServer, rooms.New, tasks.New, web.New))
+	panic(wire.Build(driverSet, migrated, app.NewMetrics, app.NewHealth, app.NewAuth, app.NewHub, app.NewOutbound,
+		app.NewWorker, app.NewMaintenance, app.NewServer, rooms.New, tasks.New, web.New))
 }
 
 // initializeAccounts makes only what it takes to manage accounts.

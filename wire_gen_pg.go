@@ -40,7 +40,13 @@ func initialize(ctx context.Context, c *Config, a app.Config, log *slog.Logger) 
 	store := newStore(mainMigratedDatabase, backend)
 	service := app.NewAuth(a, store, backend, log)
 	roomsService := rooms.New(store, backend)
-	tasksService := tasks.New(store, backend, roomsService, log)
+	client, err := app.NewOutbound(a)
+	if err != nil {
+		cleanup2()
+		cleanup()
+		return nil, nil, err
+	}
+	tasksService := tasks.New(store, backend, roomsService, client, log)
 	hub := app.NewHub(a, backend, service, roomsService, metrics, log)
 	health := app.NewHealth(backend)
 	handler, err := web.New(a, service, roomsService, tasksService, hub, health, metrics, log)
@@ -49,7 +55,7 @@ func initialize(ctx context.Context, c *Config, a app.Config, log *slog.Logger) 
 		cleanup()
 		return nil, nil, err
 	}
-	worker, err := app.NewWorker(a, backend, tasksService, log)
+	worker, err := app.NewWorker(a, tasksService, log)
 	if err != nil {
 		cleanup2()
 		cleanup()

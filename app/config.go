@@ -38,6 +38,10 @@ type Config struct {
 	// came through no proxy.
 	MetricsToken string
 
+	// HTTPTasksAllow are addresses or ranges (CIDR) that tasks may make requests to
+	// although they are not public. Empty: none.
+	HTTPTasksAllow []string
+
 	// Node names this replica, for people to read.
 	Node string
 	// Version of the program and Driver of the backend, for people to read.
@@ -113,10 +117,28 @@ func (c *Config) Complete() error {
 			return invalid("TrustedProxies", "%q is neither an address nor a range such as 10.0.0.0/8", proxy)
 		}
 	}
+	if _, err := c.httpTasksAllow(); err != nil {
+		return err
+	}
 	if c.DrainGrace < 0 || c.DrainGrace >= c.ShutdownTimeout {
 		return invalid("DrainGrace", "is %v, must be shorter than ShutdownTimeout (%v)", c.DrainGrace, c.ShutdownTimeout)
 	}
 	return nil
+}
+
+func (c Config) httpTasksAllow() ([]netip.Prefix, error) {
+	var list []netip.Prefix
+	for _, text := range c.HTTPTasksAllow {
+		prefix, err := netip.ParsePrefix(text)
+		if addr, addrErr := netip.ParseAddr(text); addrErr == nil && addr.Zone() == "" {
+			prefix, err = addr.Prefix(addr.BitLen())
+		}
+		if err != nil || prefix.Addr().Is4In6() {
+			return nil, invalid("HTTPTasksAllow", "%q is neither an address nor a range such as 10.0.0.0/8", text)
+		}
+		list = append(list, prefix)
+	}
+	return list, nil
 }
 
 func invalid(field, format string, args ...any) error {

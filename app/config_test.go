@@ -27,6 +27,10 @@ func TestConfig(t *testing.T) {
 		{Config{Origins: []string{"https://a.example", "ftp://b.example"}}, "Origins"},
 		{Config{TrustedProxies: []string{"10.0.0.0/8", "::1"}}, ""},
 		{Config{TrustedProxies: []string{"proxy"}}, "TrustedProxies"},
+		{Config{HTTPTasksAllow: []string{"10.0.0.0/8", "::1", "127.0.0.1"}}, ""},
+		{Config{HTTPTasksAllow: []string{"10.0.0.0/8", "intranet"}}, "HTTPTasksAllow"},
+		{Config{HTTPTasksAllow: []string{"::ffff:10.0.0.0/104"}}, "HTTPTasksAllow"},
+		{Config{HTTPTasksAllow: []string{"fe80::1%eth0"}}, "HTTPTasksAllow"},
 		{Config{DrainGrace: 20 * time.Second}, "DrainGrace"},
 	} {
 		err := test.config.Complete()

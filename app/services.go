@@ -9,6 +9,7 @@ import (
 	"github.com/tandemhq/tandem/app/hub"
 	"github.com/tandemhq/tandem/app/maintenance"
 	"github.com/tandemhq/tandem/app/metrics"
+	"github.com/tandemhq/tandem/app/outbound"
 	"github.com/tandemhq/tandem/app/rooms"
 	"github.com/tandemhq/tandem/app/store"
 	"github.com/tandemhq/tandem/app/tasks"
@@ -39,9 +40,15 @@ func NewHub(
 	return hub.New(backend, a, r, m, o, log)
 }
 
+// NewOutbound returns the client that makes the requests of tasks.
+func NewOutbound(c Config) (*outbound.Client, error) {
+	allow, err := c.httpTasksAllow()
+	return outbound.New(outbound.Options{Allow: allow}), err
+}
+
 // NewWorker returns the worker that executes tasks.
-func NewWorker(c Config, backend coord.Backend, t *tasks.Service, log *slog.Logger) (*worker.Worker, error) {
-	return worker.New(backend.Claimer(), worker.Options{
+func NewWorker(c Config, t *tasks.Service, log *slog.Logger) (*worker.Worker, error) {
+	return worker.New(t.Claimer(), worker.Options{
 		Name: c.Node, Handlers: t.Handlers(), Concurrency: c.Workers, Lease: c.Lease, Poll: c.Poll,
 		Grace: handlerGrace(c), Logger: log,
 	})

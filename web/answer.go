@@ -14,6 +14,8 @@ import (
 	"github.com/tandemhq/tandem/app/auth"
 	"github.com/tandemhq/tandem/app/hub"
 	"github.com/tandemhq/tandem/app/store"
+	"github.com/tandemhq/tandem/app/tasks"
+	"github.com/tandemhq/tandem/app/webhook"
 	"github.com/tandemhq/tandem/coord"
 )
 
@@ -21,6 +23,7 @@ import (
 const (
 	noBody   = 0
 	authBody = 64 << 10
+	hookBody = 256 << 10
 	maxBody  = 1 << 20
 )
 
@@ -52,12 +55,17 @@ type problem struct {
 	Status int    `json:"status"`
 	Detail string `json:"detail,omitempty"`
 	Field  string `json:"field,omitempty"`
+
+	retryAfter time.Duration // for the header; 0: none
 }
 
 func (p problem) Error() string { return p.Detail }
 
 func writeProblem(w http.ResponseWriter, p problem) {
 	p.Type, p.Title = "about:blank", http.StatusText(p.Status)
+	if p.retryAfter > 0 {
+		w.Header().Set("Retry-After", wholeSeconds(p.retryAfter))
+	}
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.Header().Set("Cache-Control", "no-store")
 	writeBody(w, p.Status, p)
@@ -76,15 +84,12 @@ func writeBody(w http.ResponseWriter, status int, value any) {
 // fail writes the problem that an error is.
 func (h *handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 	p := problemOf(err)
-	if limited, ok := errors.AsType[*auth.LimitedError](err); ok {
-		w.Header().Set("Retry-After", wholeSeconds(limited.RetryAfter))
-	}
 	switch {
 	case r.Context().Err() != nil: // nobody hears the answer
 	case p.Status == http.StatusInternalServerError:
 		h.log.ErrorContext(r.Context(), "a request failed", "method", r.Method, "path", r.URL.Path, "error", err)
 	case p.Status == http.StatusServiceUnavailable:
-		w.Header().Set("Retry-After", "1")
+		p.retryAfter = time.Second
 		h.log.DebugContext(r.Context(), "a request was not possible", "path", r.URL.Path, "error", err)
 	}
 	writeProblem(w, p)
@@ -110,7 +115,14 @@ func problemOf(err error) problem {
 		return problem{Status: status, Detail: reason.Reason, Field: reason.Field}
 	}
 	if limited, ok := errors.AsType[*auth.LimitedError](err); ok {
-		return problem{Status: http.StatusTooManyRequests, Detail: limited.Error()}
+		return problem{Status: http.StatusTooManyRequests, Detail: limited.Error(), retryAfter: limited.RetryAfter}
+	}
+	if later, ok := errors.AsType[*tasks.RetryError](err); ok {
+		status := http.StatusConflict
+		if errors.Is(later, tasks.ErrLimited) {
+			status = http.StatusTooManyRequests
+		}
+		return problem{Status: status, Detail: later.Reason, retryAfter: later.After}
 	}
 	if handshake, ok := errors.AsType[*hub.HandshakeError](err); ok {
 		return problem{Status: handshake.Status, Detail: handshake.Reason}
@@ -122,7 +134,11 @@ func problemOf(err error) problem {
 		{auth.ErrWrongCredentials, http.StatusUnauthorized},
 		{auth.ErrSignedOut, http.StatusUnauthorized},
 		{hub.ErrTicket, http.StatusUnauthorized},
+		{webhook.ErrHeader, http.StatusUnauthorized},
+		{webhook.ErrTime, http.StatusUnauthorized},
+		{webhook.ErrSignature, http.StatusUnauthorized},
 		{auth.ErrSetupToken, http.StatusForbidden},
+		{tasks.ErrAdminOnly, http.StatusForbidden},
 		{hub.ErrDraining, http.StatusServiceUnavailable},
 		{hub.ErrFull, http.StatusServiceUnavailable},
 	} {
@@ -141,6 +157,17 @@ func problemOf(err error) problem {
 	return problem{Status: http.StatusInternalServerError}
 }
 
+// tooLarge is the problem of a body that is larger than it may be.
+func tooLarge(err error) (problem, bool) {
+	e, ok := errors.AsType[*http.MaxBytesError](err)
+	if !ok {
+		return problem{}, false
+	}
+	return problem{
+		Status: http.StatusRequestEntityTooLarge, Detail: fmt.Sprintf("the body may have at most %d bytes", e.Limit),
+	}, true
+}
+
 // readJSON reads the body of a request.
 func readJSON(r *http.Request, into any) error {
 	if t, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || t != "application/json" {
@@ -153,11 +180,8 @@ func readJSON(r *http.Request, into any) error {
 			err = errors.New("there is something behind the JSON value")
 		}
 	}
-	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return problem{
-			Status: http.StatusRequestEntityTooLarge,
-			Detail: fmt.Sprintf("the body may have at most %d bytes", tooLarge.Limit),
-		}
+	if p, ok := tooLarge(err); ok {
+		return p
 	}
 	wrong, isType := errors.AsType[*json.UnmarshalTypeError](err) // its text names types of this program
 	switch {

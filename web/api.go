@@ -11,7 +11,6 @@ import (
 
 	"github.com/tandemhq/tandem/app/auth"
 	"github.com/tandemhq/tandem/app/store"
-	"github.com/tandemhq/tandem/app/tasks"
 	"github.com/tandemhq/tandem/coord"
 )
 
@@ -223,41 +222,6 @@ func (h *handler) postTickets(_ http.ResponseWriter, r *http.Request) (int, any,
 		Ticket    string    `json:"ticket"`
 		ExpiresAt time.Time `json:"expires_at"`
 	}{ticket.Secret, ticket.Expires.UTC()}, err
-}
-
-func (h *handler) getTasks(_ http.ResponseWriter, r *http.Request) (int, any, error) {
-	list, err := h.tasks.List(r.Context())
-	return http.StatusOK, map[string]any{"tasks": orEmpty(list)}, err
-}
-
-func (h *handler) postTasks(_ http.ResponseWriter, r *http.Request) (int, any, error) {
-	var body tasks.NewTask
-	if err := readJSON(r, &body); err != nil {
-		return 0, nil, err
-	}
-	task, err := h.tasks.Create(r.Context(), body)
-	return http.StatusCreated, map[string]any{"task": task}, err
-}
-
-func (h *handler) deleteTask(_ http.ResponseWriter, r *http.Request) (int, any, error) {
-	return http.StatusNoContent, nil, h.tasks.Delete(r.Context(), param(r, "name"))
-}
-
-func (h *handler) pauseTask(paused bool) endpoint {
-	return func(_ http.ResponseWriter, r *http.Request) (int, any, error) {
-		task, err := h.tasks.Pause(r.Context(), param(r, "name"), paused)
-		return http.StatusOK, map[string]any{"task": task}, err
-	}
-}
-
-func (h *handler) runTask(_ http.ResponseWriter, r *http.Request) (int, any, error) {
-	run, err := h.tasks.RunNow(r.Context(), param(r, "name"))
-	return http.StatusAccepted, map[string]any{"run": run}, err
-}
-
-func (h *handler) getRuns(_ http.ResponseWriter, r *http.Request) (int, any, error) {
-	list, err := h.tasks.Runs(r.Context(), param(r, "name"))
-	return http.StatusOK, map[string]any{"runs": orEmpty(list)}, err
 }
 
 func (h *handler) getSchedule(_ http.ResponseWriter, r *http.Request) (int, any, error) {

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/tandemhq/tandem/app/tasks"
 )
 
 const contentPolicy = "default-src 'self'; img-src 'self' data: blob:; object-src 'none'; base-uri 'none'; " +
@@ -29,7 +31,7 @@ func (h *handler) headers(next http.Handler) http.Handler {
 	})
 }
 
-// logged writes the access log: the API and sockets at info, the rest at debug.
+// logged writes the access log: the API, webhooks and sockets at info, the rest at debug.
 // A query is never logged, since it may hold a ticket, and neither are headers.
 func (h *handler) logged(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -38,7 +40,7 @@ func (h *handler) logged(next http.Handler) http.Handler {
 		defer func() {
 			h.metrics.HTTPRequests.WithLabelValues(methodLabel(r.Method), strconv.Itoa(answer.status/100)+"xx").Inc()
 			level := slog.LevelDebug
-			if strings.HasPrefix(r.URL.Path, "/api/") || r.URL.Path == "/ws" {
+			if strings.HasPrefix(r.URL.Path, "/api/") || strings.HasPrefix(r.URL.Path, tasks.WebhookPath) || r.URL.Path == "/ws" {
 				level = slog.LevelInfo
 			}
 			h.log.LogAttrs(r.Context(), level, "request",

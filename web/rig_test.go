@@ -127,9 +127,13 @@ func startLogged(t *testing.T, db *database, configure func(*app.Config), log *s
 	}
 	m, hl := app.NewMetrics(c), app.NewHealth(backend)
 	a, r := app.NewAuth(c, st, backend, log), rooms.New(st, backend)
-	ts := tasks.New(st, backend, r, log)
+	calls, err := app.NewOutbound(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ts := tasks.New(st, backend, r, calls, log)
 	h := app.NewHub(c, backend, a, r, m, log)
-	w, err := app.NewWorker(c, backend, ts, log)
+	w, err := app.NewWorker(c, ts, log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,10 +176,21 @@ func (rp *replica) client(t *testing.T) *client {
 	return &client{t: t, base: rp.base, http: &http.Client{Transport: transport, Jar: jar, Timeout: deadline}}
 }
 
-// user is a client that is signed in as a fresh user.
+// user is a client that is signed in as a user, who is made if need be.
 func (rp *replica) user(t *testing.T, name string) *client {
 	t.Helper()
-	_, _, err := rp.auth.AddUser(t.Context(), name, password, store.Member)
+	return rp.signedIn(t, name, store.Member)
+}
+
+// admin is user for an administrator.
+func (rp *replica) admin(t *testing.T, name string) *client {
+	t.Helper()
+	return rp.signedIn(t, name, store.Admin)
+}
+
+func (rp *replica) signedIn(t *testing.T, name string, role store.Role) *client {
+	t.Helper()
+	_, _, err := rp.auth.AddUser(t.Context(), name, password, role)
 	if err != nil && !errors.Is(err, coord.ErrConflict) {
 		t.Fatal(err)
 	}

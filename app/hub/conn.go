@@ -411,7 +411,7 @@ func (c *conn) subscribe(ctx context.Context, r request) error {
 func (c *conn) mayRead(ctx context.Context, topics map[string]coord.Position) error {
 	var ids []int64
 	for topic := range topics {
-		if topic == rooms.ListTopic || topic == tasks.Topic {
+		if topic == rooms.ListTopic || topic == tasks.Topic || tasks.IsRunsTopic(topic) {
 			continue
 		}
 		id, ok := rooms.ParseTopic(topic)

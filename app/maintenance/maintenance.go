@@ -18,7 +18,7 @@ import (
 // zero value has good defaults.
 type Options struct {
 	Every  time.Duration          // default 1 min, jittered by a half
-	Events []coord.EventRetention // default 7 days; of the changes of tasks the last 1000
+	Events []coord.EventRetention // default 7 days; of tasks and their runs the last 1000, of runs 1 day
 	Runs   coord.RunRetention     // default 30 days and 1000 per task
 }
 
@@ -46,6 +46,7 @@ func New(backend coord.Backend, st *store.Store, o Options, log *slog.Logger) *M
 		o.Events = []coord.EventRetention{
 			{Age: 7 * 24 * time.Hour},
 			{Prefix: tasks.Topic, Keep: 1000},
+			{Prefix: tasks.RunsPrefix, Age: 24 * time.Hour, Keep: 1000},
 		}
 	}
 	if o.Runs == (coord.RunRetention{}) {

@@ -1,5 +1,5 @@
-// Package store keeps the application's own rows: users, sessions, rooms and
-// messages. It is the only package that knows their tables.
+// Package store keeps the application's own rows: users, sessions, rooms, messages
+// and the secrets of webhooks. It is the only package that knows their tables.
 //
 // The clock that decides is that of the database. Errors are those of package
 // coord: ErrNotFound, ErrConflict, ErrUnavailable, and otherwise a fault of the

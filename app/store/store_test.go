@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -235,6 +236,50 @@ func testMessages(t *testing.T, db database) {
 	ids, err := st.RoomIDs(t.Context(), []int64{room.ID, room.ID + 1})
 	if err != nil || len(ids) != 1 || ids[0] != room.ID {
 		t.Errorf("got %v, %v", ids, err)
+	}
+}
+
+func TestWebhooks(t *testing.T) { onEach(t, testWebhooks) }
+
+func testWebhooks(t *testing.T, db database) {
+	st := db.store
+	change := func(fn func(ctx context.Context, u store.Unit) error) {
+		t.Helper()
+		if err := st.InTx(t.Context(), fn); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := func(task int64, secret string, among ...int64) {
+		t.Helper()
+		got, now, err := st.Webhook(t.Context(), task)
+		if err != nil || string(got) != secret || (got == nil) != (secret == "") || time.Since(now.Time).Abs() > time.Minute {
+			t.Errorf("got %q at %v, %v; want %q", got, now, err, secret)
+		}
+		have, err := st.Webhooks(t.Context(), 1, 2, 3)
+		if slices.Sort(have); err != nil || !slices.Equal(have, among) {
+			t.Errorf("got %v, %v; want %v", have, err, among)
+		}
+	}
+	want(1, "")
+	for task, secret := range map[int64]string{1: "old", 2: "a\x00b'"} {
+		change(func(ctx context.Context, u store.Unit) error { return u.SetWebhook(ctx, task, []byte(secret)) })
+	}
+	want(1, "old", 1, 2)
+	want(2, "a\x00b'", 1, 2)
+	change(func(ctx context.Context, u store.Unit) error { return u.SetWebhook(ctx, 1, []byte("new")) })
+	want(1, "new", 1, 2)
+	for _, there := range []bool{true, false} {
+		change(func(ctx context.Context, u store.Unit) error {
+			got, err := u.DropWebhook(ctx, 1)
+			if got != there {
+				t.Errorf("got %v, want %v", got, there)
+			}
+			return err
+		})
+	}
+	want(1, "", 2)
+	if have, err := st.Webhooks(t.Context()); err != nil || len(have) != 0 {
+		t.Errorf("of no task: got %v, %v", have, err)
 	}
 }
 

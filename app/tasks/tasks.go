@@ -1,4 +1,5 @@
-// Package tasks are scheduled pieces of work that report into rooms.
+// Package tasks are scheduled pieces of work: they post into rooms or call other
+// services, and everybody can watch their runs.
 package tasks
 
 import (
@@ -7,15 +8,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strconv"
 	"strings"
 	"time"
 
+	"github.com/tandemhq/tandem/app/outbound"
 	"github.com/tandemhq/tandem/app/rooms"
 	"github.com/tandemhq/tandem/app/store"
 	"github.com/tandemhq/tandem/coord"
 	"github.com/tandemhq/tandem/coord/schedule"
-	"github.com/tandemhq/tandem/coord/worker"
 )
 
 const (
@@ -24,131 +24,123 @@ const (
 	// KindChanged is the kind of those events; the payload names the task. It says
 	// that something is new, not what.
 	KindChanged = "task.changed"
+
 	// KindMessage is the kind of a task that posts a message into a room.
 	KindMessage = "message"
+	// KindHTTP is the kind of a task that makes an HTTP request.
+	KindHTTP = "http"
 )
 
-const (
-	maxName     = 100 // bytes
-	previewLen  = 5
-	historyLen  = 50
-	onDemand    = "only when somebody runs it"
-	unknownRoom = "there is no such room"
-)
+const previewLen = 5
+
+// ErrAdminOnly means that only an administrator may do this.
+var ErrAdminOnly = errors.New("only administrators may make or change tasks that make HTTP requests, and webhooks")
 
 // Service is safe for concurrent use.
 type Service struct {
 	store   *store.Store
 	claimer coord.Claimer
-	events  coord.Broadcaster
+	limiter coord.Limiter
+	live    *live
 	rooms   *rooms.Service
+	calls   *outbound.Client
 	log     *slog.Logger
 }
 
-// New returns the service.
-func New(st *store.Store, backend coord.Backend, r *rooms.Service, log *slog.Logger) *Service {
-	return &Service{store: st, claimer: backend.Claimer(), events: backend.Broadcaster(), rooms: r, log: log}
-}
-
-// Message is what a task of kind [KindMessage] is asked to do.
-type Message struct {
-	Task   string `json:"task"`
-	RoomID int64  `json:"room_id"`
-	Text   string `json:"text"`
-}
-
-// NewTask is a task to be made.
-type NewTask struct {
-	Name     string `json:"name"`
-	RoomID   int64  `json:"room_id"`
-	Text     string `json:"text"`
-	Schedule string `json:"schedule"` // as package schedule reads it; empty: only by hand
-	Zone     string `json:"zone"`     // IANA time zone; empty: UTC
-}
-
-// Task is a task as people see it.
-type Task struct {
-	Name        string    `json:"name"`
-	RoomID      int64     `json:"room_id"`
-	Room        string    `json:"room"` // its name; empty when it is gone
-	Text        string    `json:"text"`
-	Schedule    string    `json:"schedule"`
-	Zone        string    `json:"zone"`
-	Description string    `json:"description"` // the schedule in words
-	Paused      bool      `json:"paused"`
-	NextAt      time.Time `json:"next_at,omitzero"`
-	Version     int64     `json:"version"`
-}
-
-// Run is one execution of a task.
-type Run struct {
-	ID           coord.RunID `json:"id"`
-	State        coord.State `json:"state"`
-	ScheduledFor time.Time   `json:"scheduled_for,omitzero"`
-	StartedAt    time.Time   `json:"started_at,omitzero"`
-	FinishedAt   time.Time   `json:"finished_at,omitzero"`
-	Attempt      int         `json:"attempt"`
-	Worker       string      `json:"worker"`
-	Error        string      `json:"error"`
-}
-
-// Create makes a task. Errors: coord.ErrInvalid with the field,
-// coord.ErrConflict when the name is taken.
-func (s *Service) Create(ctx context.Context, n NewTask) (Task, error) {
-	n.Name = strings.TrimSpace(n.Name)
-	n.Schedule, n.Zone = strings.TrimSpace(n.Schedule), strings.TrimSpace(n.Zone)
-	if err := s.check(ctx, n); err != nil {
-		return Task{}, err
+// New returns the service. The client makes the requests of tasks.
+func New(st *store.Store, backend coord.Backend, r *rooms.Service, calls *outbound.Client, log *slog.Logger) *Service {
+	return &Service{
+		store: st, claimer: backend.Claimer(), limiter: backend.Limiter(),
+		live:  &live{Claimer: backend.Claimer(), backend: backend, log: log},
+		rooms: r, calls: calls, log: log,
 	}
-	payload, err := json.Marshal(Message{Task: n.Name, RoomID: n.RoomID, Text: n.Text})
-	if err != nil {
-		return Task{}, err
-	}
-	var stored coord.Task
-	err = s.store.InTx(ctx, func(ctx context.Context, u store.Unit) (err error) {
-		stored, err = u.Coord.PutTask(ctx, coord.Task{
-			Name: n.Name, Kind: KindMessage, Payload: payload, Schedule: n.Schedule, Zone: n.Zone,
-		})
-		if err != nil {
-			return err
-		}
-		return u.Coord.Publish(ctx, changed(n.Name))
-	})
+}
+
+// Claimer is what a worker is to claim the runs of tasks by: what becomes of a run
+// through it is published. The reports of one run are to be made one after another.
+func (s *Service) Claimer() coord.Claimer { return s.live }
+
+// Create makes a task. Errors: coord.ErrInvalid with the field, coord.ErrConflict
+// when the name is taken, ErrAdminOnly.
+func (s *Service) Create(ctx context.Context, by store.User, d Definition) (Task, error) {
+	d.Name = strings.TrimSpace(d.Name)
+	d.Version = 0
+	t, err := s.put(ctx, by, d, d.Paused != nil && *d.Paused)
 	if errors.Is(err, coord.ErrConflict) {
 		err = &store.ReasonError{
-			Err: coord.ErrConflict, Field: "name", Reason: fmt.Sprintf("there is a task named %q already", n.Name),
+			Err: coord.ErrConflict, Field: "name", Reason: fmt.Sprintf("there is a task named %q already", d.Name),
 		}
 	}
-	if err != nil {
-		return Task{}, formError(err)
-	}
-	return s.view(ctx, stored)
+	return t, err
 }
 
-func (s *Service) check(ctx context.Context, n NewTask) error {
+// Update replaces what is said of a task, if its version is still d.Version. A task
+// whose Paused is not given stays as it is in that. Errors: coord.ErrInvalid with the
+// field, coord.ErrConflict when it was changed meanwhile, coord.ErrNotFound,
+// ErrAdminOnly.
+func (s *Service) Update(ctx context.Context, by store.User, name string, d Definition) (Task, error) {
+	current, err := s.task(ctx, name)
 	switch {
-	case n.Name == "":
-		return invalid("name", "must not be empty")
-	case n.Name == "." || n.Name == "..": // no path could name it
-		return invalid("name", "may not be . or ..")
-	case len(n.Name) > maxName:
-		return invalid("name", fmt.Sprintf("may have at most %d bytes", maxName))
-	case strings.ContainsRune(n.Name, '/'):
-		return invalid("name", "may not contain a slash")
+	case err != nil:
+		return Task{}, err
+	case d.Name != "" && d.Name != name:
+		return Task{}, invalid("name", "can't be changed")
+	case d.Version < 1:
+		return Task{}, invalid("version", "must be that of the task as you know it")
+	case current.Kind == KindHTTP && by.Role != store.Admin:
+		return Task{}, ErrAdminOnly
 	}
-	if err := rooms.CheckText(n.Text); err != nil {
-		return err
+	d.Name = name
+	paused := current.Paused
+	if d.Paused != nil {
+		paused = *d.Paused
 	}
-	if n.Schedule != "" {
-		if _, err := parse(n.Schedule, n.Zone); err != nil {
-			return err
+	var t Task
+	if d.Version == current.Version { // else there is no use in asking what is wrong with it
+		t, err = s.put(ctx, by, d, paused)
+	} else {
+		err = coord.ErrConflict
+	}
+	if errors.Is(err, coord.ErrConflict) {
+		err = &store.ReasonError{Err: coord.ErrConflict, Field: "version", Reason: "changed by somebody else meanwhile"}
+	}
+	return t, noTask(err)
+}
+
+// put stores a task of d.Version, 0 for a new one.
+func (s *Service) put(ctx context.Context, by store.User, d Definition, paused bool) (Task, error) {
+	if d.Kind == KindHTTP && by.Role != store.Admin {
+		return Task{}, ErrAdminOnly
+	}
+	t, err := d.task()
+	if err != nil {
+		return Task{}, err
+	}
+	if d.RoomID != 0 || d.needsRoom() {
+		err := s.rooms.MustExist(ctx, d.RoomID)
+		if errors.Is(err, coord.ErrNotFound) {
+			err = invalid("room_id", unknownRoom)
+		}
+		if err != nil {
+			return Task{}, err
 		}
 	}
-	err := s.rooms.MustExist(ctx, n.RoomID)
-	if errors.Is(err, coord.ErrNotFound) {
-		err = invalid("room_id", unknownRoom)
+	t.Paused = paused
+	if t, err = s.write(ctx, t); err != nil {
+		return Task{}, formError(err)
 	}
-	return err
+	return s.view(ctx, by, t)
+}
+
+// write stores a task if its version is still the same, and tells of it.
+func (s *Service) write(ctx context.Context, t coord.Task) (stored coord.Task, err error) {
+	err = s.store.InTx(ctx, func(ctx context.Context, u store.Unit) (err error) {
+		if stored, err = u.Coord.PutTask(ctx, t); err != nil {
+			return err
+		}
+		return u.Coord.Publish(ctx, changed(t.Name))
+	})
+	return stored, err
 }
 
 // parse is [schedule.Parse] with an error that names the field of a form.
@@ -181,112 +173,72 @@ func (s *Service) Preview(spec, zone string) (description string, next []time.Ti
 	return parsed.Describe(), next, nil
 }
 
-// List lists all tasks by name.
-func (s *Service) List(ctx context.Context) ([]Task, error) {
-	names, err := s.roomNames(ctx)
-	if err != nil {
-		return nil, err
-	}
-	list := []Task{}
+// List lists all tasks by name, as that user may see them.
+func (s *Service) List(ctx context.Context, by store.User) ([]Task, error) {
+	var found []coord.Task
 	for t, err := range s.claimer.Tasks(ctx) {
 		if err != nil {
 			return nil, err
 		}
-		if t.Kind == KindMessage {
-			list = append(list, view(t, names))
+		if t.Kind == KindMessage || t.Kind == KindHTTP {
+			found = append(found, t)
 		}
 	}
-	return list, nil
+	return s.views(ctx, by, found...)
 }
 
-// Pause stops the occurrences of a task, or lets them happen again.
-func (s *Service) Pause(ctx context.Context, name string, paused bool) (Task, error) {
-	if err := s.claimer.PauseTask(ctx, name, paused); err != nil {
-		return Task{}, noTask(err)
+// Get returns a task as that user may see it, or coord.ErrNotFound.
+func (s *Service) Get(ctx context.Context, by store.User, name string) (Task, error) {
+	t, err := s.task(ctx, name)
+	if err != nil {
+		return Task{}, err
 	}
-	s.tell(ctx, name)
+	return s.view(ctx, by, t)
+}
+
+func (s *Service) task(ctx context.Context, name string) (coord.Task, error) {
 	t, err := s.claimer.Task(ctx, name)
-	if err != nil {
-		return Task{}, noTask(err)
-	}
-	return s.view(ctx, t)
+	return t, noTask(err)
 }
 
-// Delete removes a task.
-func (s *Service) Delete(ctx context.Context, name string) error {
-	if err := s.claimer.DeleteTask(ctx, name); err != nil {
-		return noTask(err)
-	}
-	s.tell(ctx, name)
-	return nil
-}
-
-// RunNow queues a run of a task. coord.ErrConflict when one has not ended.
-func (s *Service) RunNow(ctx context.Context, name string) (Run, error) {
-	r, err := s.claimer.Trigger(ctx, name, "")
-	if errors.Is(err, coord.ErrConflict) {
-		err = &store.ReasonError{Err: coord.ErrConflict, Reason: "the task has a run that has not ended"}
-	}
-	if err != nil {
-		return Run{}, noTask(err)
-	}
-	s.tell(ctx, name)
-	return viewRun(r), nil
-}
-
-// Runs lists the latest runs of a task, the newest first.
-func (s *Service) Runs(ctx context.Context, name string) ([]Run, error) {
-	t, err := s.claimer.Task(ctx, name)
-	if err != nil {
-		return nil, noTask(err)
-	}
-	list := []Run{}
-	for r, err := range s.claimer.Runs(ctx, coord.RunFilter{TaskID: t.ID, Limit: historyLen}) {
+// Pause stops the occurrences of a task, or lets them happen again. That is a change
+// like any other, with another version, so that no edit undoes it unseen.
+func (s *Service) Pause(ctx context.Context, by store.User, name string, paused bool) (Task, error) {
+	for {
+		t, err := s.task(ctx, name)
 		if err != nil {
-			return nil, err
+			return Task{}, err
 		}
-		list = append(list, viewRun(r))
+		if t.Paused != paused {
+			t.Paused = paused
+			t, err = s.write(ctx, t)
+		}
+		switch {
+		case errors.Is(err, coord.ErrConflict): // with an edit, which it is to be added to
+			continue
+		case err != nil:
+			return Task{}, noTask(err)
+		}
+		return s.view(ctx, by, t)
 	}
-	return list, nil
 }
 
-// Handlers are the handlers of all kinds of tasks, for a worker.
-func (s *Service) Handlers() map[string]worker.Handler {
-	return map[string]worker.Handler{KindMessage: s.runMessage}
-}
-
-// runMessage posts the message and ends the run in one unit of work: a worker
-// that lost its lease posts nothing.
-func (s *Service) runMessage(ctx context.Context, c coord.Claim) error {
-	var m Message
-	if err := json.Unmarshal(c.Run.Payload, &m); err != nil {
-		return worker.GiveUp(fmt.Errorf("the task's payload can't be read: %w", err))
-	}
-	err := s.store.InTx(ctx, func(ctx context.Context, u store.Unit) error {
-		id := "run:" + strconv.FormatInt(int64(c.Run.ID), 10)
-		if err := s.rooms.PostTask(ctx, u, m.RoomID, m.Task, id, m.Text); err != nil {
-			if errors.Is(err, coord.ErrNotFound) {
-				return worker.GiveUp(errors.New(unknownRoom))
-			}
-			return err
-		}
-		if err := u.Coord.Publish(ctx, changed(m.Task)); err != nil {
-			return err
-		}
-		return u.Coord.Finish(ctx, coord.Result{Claim: c, Outcome: coord.Succeed})
-	})
+// Delete removes a task and its webhook, and ends its runs.
+func (s *Service) Delete(ctx context.Context, name string) error {
+	t, err := s.task(ctx, name)
 	if err != nil {
 		return err
 	}
-	return worker.ErrFinished
-}
-
-// tell publishes that a task changed. It is a courtesy to those who look at the
-// list, so that a failure does not undo what was done.
-func (s *Service) tell(ctx context.Context, name string) {
-	if _, err := s.events.Publish(ctx, changed(name)); err != nil {
-		s.log.WarnContext(ctx, "a change of a task was not published", "task", name, "error", err)
-	}
+	err = s.store.InTx(ctx, func(ctx context.Context, u store.Unit) error {
+		if err := u.Coord.DeleteTask(ctx, name); err != nil {
+			return err
+		}
+		if _, err := u.DropWebhook(ctx, int64(t.ID)); err != nil {
+			return err
+		}
+		return u.Coord.Publish(ctx, changed(name))
+	})
+	return noTask(err)
 }
 
 func changed(name string) coord.NewEvent {
@@ -294,58 +246,9 @@ func changed(name string) coord.NewEvent {
 	return coord.NewEvent{Topic: Topic, Kind: KindChanged, Payload: payload}
 }
 
-func (s *Service) roomNames(ctx context.Context) (map[int64]string, error) {
-	list, err := s.rooms.List(ctx)
-	names := make(map[int64]string, len(list))
-	for _, r := range list {
-		names[r.ID] = r.Name
-	}
-	return names, err
-}
-
-func (s *Service) view(ctx context.Context, t coord.Task) (Task, error) {
-	names, err := s.roomNames(ctx)
-	return view(t, names), err
-}
-
-func view(t coord.Task, roomNames map[int64]string) Task {
-	var m Message
-	_ = json.Unmarshal(t.Payload, &m) // written by Create; what can't be read shows as empty
-	description := onDemand
-	if t.Schedule != "" {
-		description = t.Schedule
-		if parsed, err := schedule.Parse(t.Schedule, t.Zone); err == nil {
-			description = parsed.Describe()
-		}
-	}
-	return Task{
-		Name: t.Name, RoomID: m.RoomID, Room: roomNames[m.RoomID], Text: m.Text,
-		Schedule: t.Schedule, Zone: t.Zone, Description: description,
-		Paused: t.Paused, NextAt: t.NextAt, Version: t.Version,
-	}
-}
-
-func viewRun(r coord.Run) Run {
-	return Run{
-		ID: r.ID, State: r.State, ScheduledFor: r.ScheduledFor, StartedAt: r.StartedAt, FinishedAt: r.FinishedAt,
-		Attempt: r.Attempt, Worker: r.Worker, Error: r.Error,
-	}
-}
-
 func noTask(err error) error {
 	if errors.Is(err, coord.ErrNotFound) {
 		return &store.ReasonError{Err: coord.ErrNotFound, Reason: "there is no such task"}
-	}
-	return err
-}
-
-// formError gives what package coord finds wrong with a task the field of the
-// form that it came from.
-func formError(err error) error {
-	if e, ok := errors.AsType[*coord.InvalidError](err); ok {
-		if field, ok := strings.CutPrefix(e.Field, "Task."); ok {
-			return invalid(strings.ToLower(field), e.Reason)
-		}
 	}
 	return err
 }

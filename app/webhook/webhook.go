@@ -38,7 +38,7 @@ const (
 	newSecret    = 32 // bytes
 
 	version = "v1,"
-	maxID   = 200 // bytes
+	maxID   = 195 // bytes: with what a program puts before it, a key of package coord
 )
 
 // The errors of this package, to be tested with [errors.Is].
@@ -98,7 +98,7 @@ func Sign(secret []byte, at time.Time, id string, body []byte) string {
 // before: that is for the receiver to remember by the id. Its errors are ErrHeader, ErrTime,
 // ErrSignature and ErrSecret.
 //
-// The id must be 1 to 200 bytes of printable ASCII without a full stop: full stops separate what
+// The id must be 1 to 195 bytes of printable ASCII without a full stop: full stops separate what
 // is signed, so that with one in the id the beginning of a body could pass for a timestamp.
 func Verify(secret []byte, header http.Header, body []byte, now time.Time) error {
 	if err := checkSecret(secret); err != nil {

@@ -6,7 +6,6 @@ package main
 import (
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -16,6 +15,9 @@ import (
 )
 
 type order struct{ ID, Item string }
+
+// ship is the kind of the runs that ship an order.
+const ship worker.Kind[order] = "ship"
 
 func main() {
 	ctx, _ := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -41,8 +43,11 @@ func run(ctx context.Context, database string, log *slog.Logger) error {
 			if err := exec(ctx, tx, `INSERT INTO orders VALUES (?, ?, 0)`, o.ID, o.Item); err != nil {
 				return err
 			}
-			payload, _ := json.Marshal(o) // two strings can't fail
-			queue = append(queue, coord.NewRun{Kind: "ship", Payload: payload})
+			run, err := ship.Run(o)
+			if err != nil {
+				return err
+			}
+			queue = append(queue, run)
 		}
 		runs, err = tx.Enqueue(ctx, queue...)
 		return err
@@ -52,25 +57,20 @@ func run(ctx context.Context, database string, log *slog.Logger) error {
 	}
 	log.Info("placed", "orders", len(runs))
 
-	ship := func(ctx context.Context, c coord.Claim) error {
-		var o order
-		if err := json.Unmarshal(c.Run.Payload, &o); err != nil {
-			return worker.GiveUp(err)
-		}
+	handle := func(ctx context.Context, r *worker.Run, o order) error {
 		err := backend.InTx(ctx, func(ctx context.Context, tx coord.Tx) error {
 			if err := exec(ctx, tx, `UPDATE orders SET shipped = shipped + 1 WHERE id = ?`, o.ID); err != nil {
 				return err
 			}
-			return tx.Finish(ctx, coord.Result{Claim: c, Outcome: coord.Succeed}) // or roll back: the lease is lost
+			return r.FinishIn(ctx, tx) // or roll back: the lease is lost
 		})
-		if err != nil {
-			return err
+		if err == nil {
+			log.Info("shipped", "order", o.ID, "item", o.Item, "run", r.Run.ID)
 		}
-		log.Info("shipped", "order", o.ID, "item", o.Item, "run", c.Run.ID)
-		return worker.ErrFinished
+		return err
 	}
 	w, err := worker.New(backend.Claimer(), worker.Options{
-		Name: "jobs", Logger: log, Handlers: map[string]worker.Handler{"ship": ship},
+		Name: "jobs", Logger: log, Handlers: map[string]worker.Handler{string(ship): ship.Handler(handle)},
 	})
 	if err != nil {
 		return err

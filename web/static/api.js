@@ -48,6 +48,7 @@ async function call(method, path, body) {
 
 const get = (path) => call('GET', path)
 const post = (path, body = {}) => call('POST', path, body)
+const put = (path, body) => call('PUT', path, body)
 const remove = (path) => call('DELETE', path)
 const part = encodeURIComponent
 
@@ -65,11 +66,19 @@ export const api = {
     get(`/rooms/${part(room)}/messages?limit=${limit}${before ? `&before=${part(before)}` : ''}`),
 
   tasks: () => get('/tasks').then((r) => r.tasks ?? []),
+  task: (name) => get(`/tasks/${part(name)}`).then((r) => r.task),
   createTask: (task) => post('/tasks', task).then((r) => r.task),
+  updateTask: (name, task) => put(`/tasks/${part(name)}`, task).then((r) => r.task),
   deleteTask: (name) => remove(`/tasks/${part(name)}`),
   pauseTask: (name) => post(`/tasks/${part(name)}/pause`).then((r) => r.task),
   resumeTask: (name) => post(`/tasks/${part(name)}/resume`).then((r) => r.task),
   runTask: (name) => post(`/tasks/${part(name)}/run`).then((r) => r.run),
-  runs: (name) => get(`/tasks/${part(name)}/runs`).then((r) => r.runs ?? []),
+  makeWebhook: (name) => post(`/tasks/${part(name)}/webhook`),
+  removeWebhook: (name) => remove(`/tasks/${part(name)}/webhook`),
+
+  runs: (name, query) => get(`/tasks/${part(name)}/runs?${new URLSearchParams(query)}`),
+  run: (id) => get(`/runs/${part(id)}`).then((r) => r.run),
+  log: (id, after) => get(`/runs/${part(id)}/log?after=${part(after)}`),
+  cancelRun: (id) => post(`/runs/${part(id)}/cancel`).then((r) => r.run),
   schedule: (schedule, zone) => get(`/schedule?schedule=${part(schedule)}&zone=${part(zone)}`),
 }

@@ -11,7 +11,8 @@ function App() {
   useLayoutEffect(() => onChange(() => redraw((n) => n + 1)), [])
   useEffect(() => {
     const unread = state.view === 'app' ? unreadTotal() : 0
-    const name = state.view === 'app' && currentRoom()?.name
+    const { task, run } = state.route
+    const name = state.view === 'app' && (currentRoom()?.name || task || (run && `Run ${run}`))
     document.title = (unread ? `(${unread}) ` : '') + (name ? `${name} · Tandem` : 'Tandem')
   })
   return html`<${views[state.view]} />`

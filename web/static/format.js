@@ -48,13 +48,15 @@ export function exactTime(iso) {
   return (daysAgo(date) === 0 ? '' : `${shortDay.format(date)}, `) + seconds.format(date)
 }
 
-/** How long a run took. */
+/** How long it is between two instants. */
 export function duration(from, to) {
   const ms = Math.max(0, new Date(to) - new Date(from))
   if (ms < 1) return 'under 1 ms'
   if (ms < 1_000) return `${ms} ms`
-  if (ms < 60_000) return `${(ms / 1_000).toFixed(1)} s`
-  return `${Math.floor(ms / 60_000)} min ${Math.round((ms % 60_000) / 1_000)} s`
+  if (ms < 59_950) return `${Number((ms / 1_000).toFixed(1))} s`
+  const seconds = Math.round(ms / 1_000)
+  const parts = [[Math.floor(seconds / 3_600), 'h'], [Math.floor(seconds / 60) % 60, 'min'], [seconds % 60, 's']]
+  return parts.filter(([n]) => n).map(([n, unit]) => `${n} ${unit}`).join(' ')
 }
 
 /** An instant, written with an offset, as the clock of its zone shows it. */
@@ -65,6 +67,16 @@ export function zonedTime(iso, zone) {
     return new Intl.DateTimeFormat(undefined, { ...parts, timeZone: zone, timeZoneName: 'short' }).format(new Date(iso))
   } catch {
     return iso.replace('T', ' ') // a zone that this browser does not know
+  }
+}
+
+/** What the clock of a zone shows at an instant in milliseconds, such as "2026-12-24 18:00". */
+export function wallTime(at, zone) {
+  const parts = { dateStyle: 'short', timeStyle: 'short' }
+  try {
+    return new Intl.DateTimeFormat('sv-SE', { ...parts, timeZone: zone }).format(at)
+  } catch {
+    return new Intl.DateTimeFormat('sv-SE', parts).format(at) // as above
   }
 }
 

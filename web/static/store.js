@@ -14,12 +14,12 @@ export const state = {
   rooms: [],
   roomsLoaded: false,
   roomsError: '',
-  route: { room: 0, tasks: false },
+  route: { room: 0, tasks: false, task: '', edit: false, run: 0 },
   outbox: [], // own messages that the server has not confirmed
   tasks: [],
   tasksLoaded: false,
   tasksError: '',
-  tasksVersion: 0, // grows when a task changed
+  drafts: {}, // forms of tasks that are being written, see views/task-form.js
   announcement: '', // for screen readers
   toast: '',
 }
@@ -60,6 +60,7 @@ const socket = new Socket({
     if (kind === 'message.created') accept(payload, true)
     else if (kind === 'room.created') listen([addRoom(payload)])
     else if (topic === 'tasks') loadTasks()
+    else watchers.get(topic)?.forEach((w) => w.event(kind, payload))
     changed()
   },
   reset(topic) {
@@ -84,9 +85,34 @@ const socket = new Socket({
 function reread(topic) {
   if (topic === 'rooms') loadRooms()
   else if (topic === 'tasks') loadTasks()
+  else if (watchers.has(topic)) watchers.get(topic).forEach((w) => w.fresh())
   else {
     const room = state.rooms.find((r) => topicOf(r) === topic)
     if (room?.loaded || room?.loading) loadRoom(room)
+  }
+}
+
+// Views that follow a topic while they are shown.
+
+const watchers = new Map() // topic → Set of watchers
+
+/**
+ * Follows a topic until the returned function is called: event(kind, payload) is what happens; fresh() says that
+ * events may have been missed, so that what they tell must be read otherwise.
+ */
+export function watch(topic, watcher) {
+  if (!watchers.has(topic)) watchers.set(topic, new Set())
+  watchers.get(topic).add(watcher)
+  if (!socket.has(topic)) {
+    makePlace()
+    socket.subscribe({ [topic]: '' })
+  }
+  return () => {
+    const others = watchers.get(topic)
+    others.delete(watcher)
+    if (others.size) return
+    watchers.delete(topic)
+    socket.unsubscribe(topic)
   }
 }
 
@@ -134,7 +160,7 @@ function signedOut(notice) {
   socket.stop()
   Object.assign(state, {
     view: 'signin', notice, me: null, rooms: [], roomsLoaded: false, tasks: [], tasksLoaded: false, outbox: [],
-    connection: 'connecting',
+    drafts: {}, connection: 'connecting',
   })
   changed()
 }
@@ -154,8 +180,8 @@ async function enter() {
   loadTasks()
 }
 
-// An answer of 401 to any request means that the session is over.
-function failed(error) {
+/** What to show of an error. An answer of 401 to any request means that the session is over. */
+export function failed(error) {
   if (error.status !== 401) return error.message
   signedOut('Your session has ended. Please sign in again.')
   return ''
@@ -169,12 +195,16 @@ function stored(key, otherwise) {
   }
 }
 
-// Where we are: #/rooms/ID and #/rooms/ID/tasks.
+// Where we are: #/rooms/ID, #/rooms/ID/tasks, #/tasks/NAME, #/tasks/NAME/edit and #/runs/ID.
 
 const wide = matchMedia('(min-width: 1200px)')
 const narrow = matchMedia('(max-width: 719px)')
 
 export const roomHref = (id, tasks = wide.matches && tasksPreferred()) => `#/rooms/${id}${tasks ? '/tasks' : ''}`
+
+export const taskHref = (name, edit = false) => `#/tasks/${encodeURIComponent(name)}${edit ? '/edit' : ''}`
+
+export const runHref = (id) => `#/runs/${id}`
 
 function tasksPreferred() {
   return localStorage.getItem('tandem.tasks') !== 'closed'
@@ -190,7 +220,20 @@ export function showTasks(open) {
 
 function readRoute() {
   const [, room, tasks] = location.hash.match(/^#\/rooms\/(\d+)(\/tasks)?$/) ?? []
-  state.route = { room: Number(room) || 0, tasks: Boolean(tasks) }
+  const [, task, edit] = location.hash.match(/^#\/tasks\/([^/]+)(\/edit)?$/) ?? []
+  const [, run] = location.hash.match(/^#\/runs\/(\d+)$/) ?? []
+  state.route = {
+    room: Number(room) || 0, tasks: Boolean(tasks), task: decoded(task ?? ''), edit: Boolean(edit),
+    run: Number(run) || 0,
+  }
+}
+
+function decoded(text) {
+  try {
+    return decodeURIComponent(text)
+  } catch {
+    return text
+  }
 }
 
 addEventListener('hashchange', () => {
@@ -207,12 +250,17 @@ addEventListener('hashchange', () => {
 
 export const currentRoom = () => state.rooms.find((r) => r.id === state.route.room)
 
+export const taskOf = (name) => state.tasks.find((t) => t.name === name)
+
+export const isAdmin = () => state.me.role === 'admin'
+
 export function go(id) {
   location.hash = roomHref(id)
 }
 
-// Goes to a room if the address names none, unless the list is a page of its own.
+// Goes to a room if the address names nothing, unless the list is a page of its own.
 function arrive() {
+  if (state.route.task || state.route.run) return
   const room = currentRoom()
   if (!room) {
     if (!state.roomsLoaded || !state.rooms.length || (narrow.matches && !state.route.room)) return
@@ -296,16 +344,21 @@ function listen(rooms) {
   socket.subscribe(Object.fromEntries(some.map((r) => [topicOf(r), ''])))
 }
 
-// Subscribes to an open room; when that is one topic too many, the room that was opened the longest ago must go.
+// Subscribes to an open room.
 function follow(room, position) {
   const topic = topicOf(room)
-  if (!socket.has(topic) && socket.topics.length >= maxTopics) {
-    const others = state.rooms.filter((r) => r !== currentRoom() && socket.has(topicOf(r)))
-    const oldest = others.sort((a, b) => a.openedAt - b.openedAt)[0]
-    socket.unsubscribe(topicOf(oldest))
-    Object.assign(oldest, { loaded: false, messages: [] })
-  }
+  if (!socket.has(topic)) makePlace()
   socket.subscribe({ [topic]: position })
+}
+
+// Makes place for one more topic: the room that was opened the longest ago must go.
+function makePlace() {
+  if (socket.topics.length < maxTopics) return
+  const others = state.rooms.filter((r) => r !== currentRoom() && socket.has(topicOf(r)))
+  const oldest = others.sort((a, b) => a.openedAt - b.openedAt)[0]
+  if (!oldest) return
+  socket.unsubscribe(topicOf(oldest))
+  Object.assign(oldest, { loaded: false, messages: [] })
 }
 
 // Takes in the newest page. What lies before a hole is dropped; it is read again when asked for.
@@ -466,7 +519,6 @@ export async function loadTasks() {
     } while (tasksAgain)
     state.tasksLoaded = true
     state.tasksError = ''
-    state.tasksVersion++
   } catch (error) {
     state.tasksError = failed(error)
   }
@@ -474,20 +526,17 @@ export async function loadTasks() {
   changed()
 }
 
-/** Does something to a task and says how it went. */
+/** Does something to a task, says how it went, and returns what came of it: undefined when it failed. */
 export async function withTask(action, done) {
+  let result
   try {
-    await action()
+    result = (await action()) ?? true
     if (done) toast(done)
   } catch (error) {
     toast(failed(error))
   }
   await loadTasks()
-}
-
-export async function createTask(task) {
-  await api.createTask(task)
-  await loadTasks()
+  return result
 }
 
 // A word in passing.
@@ -502,6 +551,12 @@ export function toast(text) {
     state.toast = ''
     changed()
   }, 5_000)
+  changed()
+}
+
+/** Says something to those who use a screen reader. */
+export function announce(text) {
+  state.announcement = text
   changed()
 }
 

@@ -2,6 +2,7 @@
 
 import { html, useEffect, useRef, useState } from '../vendor/htm-preact/standalone.module.js'
 import { sentence } from '../format.js'
+import { icon } from '../icons.js'
 
 /** The current time in milliseconds, kept up to date while the view is shown. */
 export function useNow(every = 1_000) {
@@ -24,9 +25,10 @@ export function useFocus(active = true) {
 
 /**
  * A form's life: `busy`, the `error` of the last attempt, `wait` seconds until the next is allowed. `submit`
- * hands the trimmed fields to action; when that fails, what was typed stays.
+ * hands the trimmed fields to action; when that fails, what was typed stays. Afterwards the form is empty, unless
+ * reset is false.
  */
-export function useForm(action) {
+export function useForm(action, { reset = true } = {}) {
   const [busy, setBusy] = useState(false)
   const [error, setError] = useState(null)
   const [until, setUntil] = useState(0)
@@ -56,13 +58,12 @@ export function useForm(action) {
     setError(null)
     try {
       await action(fields)
-      if (alive.current) form.reset()
+      if (alive.current && reset) form.reset()
     } catch (e) {
       if (!alive.current) return
       setError(e)
       if (e.status === 429) setUntil(Date.now() + 1000 * Math.max(1, e.retryAfter))
-      const field = e.field && form.elements.namedItem(e.field)
-      if (field) field.focus()
+      if (e.field) form.elements.namedItem(e.field)?.focus?.()
     }
     if (alive.current) setBusy(false)
   }
@@ -91,4 +92,64 @@ export function FormError({ error, fields = [], wait = 0 }) {
     <div role="alert">
       ${text && html`<p class="form-error">${text}${wait ? ` You can try again in ${wait} s.` : ''}</p>`}
     </div>`
+}
+
+/** A button that asks once before it acts: `name` begins the class of both, `what` follows for screen readers. */
+export function AskButton({ name, kind = '', label, what = '', symbol, question, no = 'Keep', yes, act }) {
+  const [asking, setAsking] = useState(false)
+  const asked = useRef(false)
+  const opener = useRef(null)
+  const back = useRef(null)
+  useEffect(() => {
+    if (asking) back.current.focus()
+    else if (asked.current) opener.current.focus()
+    asked.current = asking
+  }, [asking])
+  const stop = () => setAsking(false)
+  if (!asking) {
+    return html`
+      <button type="button" class="${kind || 'button small'} ${name}" ref=${opener} title=${label ? undefined : yes}
+        onClick=${() => setAsking(true)}>${symbol}${label && html`<span>${label}</span>`}
+        <span class="sr-only">${label ? '' : yes} ${what}</span></button>`
+  }
+  return html`
+    <div class="ask" role="group" aria-label=${question}
+      onKeyDown=${(e) => e.key === 'Escape' && (e.stopPropagation(), stop())}>
+      <span>${question}</span>
+      <button type="button" class="button small" ref=${back} onClick=${stop}>${no}</button>
+      <button type="button" class="button small danger ${name}-confirm" onClick=${() => (stop(), act())}>${yes}</button>
+    </div>`
+}
+
+/** A button that puts a text on the clipboard, and says so. */
+export function CopyButton({ text, label = 'Copy', what = '', ...props }) {
+  const [copied, setCopied] = useState(0)
+  useEffect(() => {
+    if (!copied) return
+    const timer = setTimeout(() => setCopied(0), 2_000)
+    return () => clearTimeout(timer)
+  }, [copied])
+  return html`
+    <button type="button" class="button small copy" ...${props}
+      onClick=${async (e) => (await copy(text, e.currentTarget)) && setCopied(copied + 1)}>
+      ${copied ? icon.check() : icon.copy()}
+      <span aria-live="polite">${copied ? 'Copied' : label}</span><span class="sr-only"> ${what}</span></button>`
+}
+
+// Without https, other than on this machine, browsers offer the old way alone.
+async function copy(text, beside) {
+  try {
+    await navigator.clipboard.writeText(text)
+    return true
+  } catch {
+    const field = document.createElement('textarea')
+    field.value = text
+    field.className = 'sr-only'
+    beside.after(field)
+    field.select()
+    const done = document.execCommand('copy')
+    field.remove()
+    beside.focus()
+    return done
+  }
 }

@@ -1,11 +1,15 @@
-// The frame: rooms on the left, a room in the middle, its tasks on the right.
+// The frame: rooms on the left, a room, a task or a run in the middle, the room's tasks on the right.
 
 import { html, useEffect, useRef } from '../vendor/htm-preact/standalone.module.js'
-import { createRoom, currentRoom, go, reconnectNow, roomHref, showTasks, signOut, state } from '../store.js'
+import {
+  createRoom, currentRoom, go, reconnectNow, roomHref, showTasks, signOut, state, taskOf,
+} from '../store.js'
 import { hue, initials, plural } from '../format.js'
 import { icon, logo } from '../icons.js'
 import { FormError, useForm } from './parts.js'
 import { Room } from './room.js'
+import { RunPage } from './run.js'
+import { TaskPage } from './task.js'
 import { Tasks } from './tasks.js'
 
 export function Shell() {
@@ -16,16 +20,20 @@ export function Shell() {
     addEventListener('keydown', onKey)
     return () => removeEventListener('keydown', onKey)
   }, [])
-  const place = room && state.route.tasks ? 'tasks' : state.route.room ? 'room' : 'rooms'
+  const { room: id, tasks, task, run } = state.route
+  const place = room && tasks ? 'tasks' : id ? 'room' : task || run ? 'page' : 'rooms'
   return html`
     <div class="shell" id="app" data-place=${place} data-connection=${state.connection}>
       ${room && html`<a class="skip" href="#composer-text" onClick=${skip}>Skip to the message field</a>`}
       <${Connection} />
       <${Sidebar} showHelp=${() => help.current.showModal()} />
       <main class="main">
-        ${room ? html`<${Room} key=${room.id} room=${room} />` : html`<${NoRoom} />`}
+        ${room && html`<${Room} key=${room.id} room=${room} />`}
+        ${task && html`<${TaskPage} key=${`task ${task} ${state.route.edit}`} name=${task} />`}
+        ${run > 0 && html`<${RunPage} key=${`run ${run}`} id=${run} />`}
+        ${!room && !task && !run && html`<${NoRoom} />`}
       </main>
-      ${room && state.route.tasks && html`<${Tasks} key=${room.id} room=${room} />`}
+      ${room && tasks && html`<${Tasks} key=${room.id} room=${room} />`}
       <${Help} dialog=${help} />
       <p id="toast" class="toast" role="status" data-shown=${state.toast ? '' : undefined}>${state.toast}</p>
       <p class="sr-only" aria-live="polite">${state.announcement}</p>
@@ -102,9 +110,10 @@ function Sidebar({ showHelp }) {
 
 function RoomLink({ room }) {
   const current = room === currentRoom()
+  const holds = taskOf(state.route.task)?.room_id === room.id // the task that is shown
   return html`
     <a class="room-link" href=${roomHref(room.id)} data-room-id=${room.id} data-unread=${room.unread ? '' : undefined}
-      aria-current=${current ? 'page' : undefined}>
+      aria-current=${current ? 'page' : holds ? 'true' : undefined}>
       ${icon.hash()}
       <span class="room-link-name">${room.name}</span>
       ${room.unread > 0 && html`

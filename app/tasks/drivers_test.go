@@ -1,0 +1,166 @@
+package tasks_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/tandemhq/tandem/app/store"
+	"github.com/tandemhq/tandem/app/tasks"
+	"github.com/tandemhq/tandem/coord"
+	"github.com/tandemhq/tandem/coord/pg"
+	"github.com/tandemhq/tandem/coord/sqlite"
+	"github.com/tandemhq/tandem/internal/testenv"
+	"github.com/tandemhq/tandem/migrations"
+)
+
+func TestMain(m *testing.M) { os.Exit(testenv.Main(leakless{m})) }
+
+// leakless are tests that leave no goroutine behind.
+type leakless struct{ *testing.M }
+
+func (l leakless) Run() int {
+	code := l.M.Run()
+	if err := goleak.Find(goleak.IgnoreAnyFunction(testenv.GoroutineName)); err != nil && code == 0 {
+		_, _ = fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return code
+}
+
+func sqliteRig(t *testing.T) *rig {
+	t.Helper()
+	db, err := sqlite.OpenDB(filepath.Join(t.TempDir(), "test.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	if _, err := migrations.Up(t.Context(), db.Write.DB, migrations.SQLite, migrations.Coord, migrations.App); err != nil {
+		t.Fatal(err)
+	}
+	backend, err := sqlite.Open(t.Context(), sqlite.Options{DB: db})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &rig{}
+	r.fill(t, backend, store.Options{Write: db.Write, Read: db.Read, Backend: backend}, loopback)
+	return r
+}
+
+func pgRig(t *testing.T) *rig {
+	t.Helper()
+	url := testenv.NewDatabase(t, "tandem", func(url string) error {
+		db, err := pg.OpenDB(url, 2)
+		if err != nil {
+			return err
+		}
+		defer db.Close()
+		_, err = migrations.Up(context.Background(), db.DB, migrations.PostgreSQL, migrations.Coord, migrations.App)
+		return err
+	})
+	db, err := pg.OpenDB(url, 8)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	backend, err := pg.Open(t.Context(), pg.Options{URL: url, DB: db})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &rig{}
+	r.fill(t, backend, store.Options{Write: db, Backend: backend}, loopback)
+	return r
+}
+
+// On each driver what is heard of runs is what is stored.
+func TestDrivers(t *testing.T) {
+	for name, open := range map[string]func(*testing.T) *rig{
+		"memory": func(t *testing.T) *rig { return newRig(t, loopback) }, "sqlite": sqliteRig, "pg": pgRig,
+	} {
+		t.Run(name, func(t *testing.T) { testDriver(t, open(t)) })
+	}
+}
+
+func testDriver(t *testing.T, r *rig) {
+	s := serve(t, func(w http.ResponseWriter, q *http.Request) {
+		switch q.URL.Path {
+		case "/bad":
+			http.Error(w, "no", http.StatusTeapot)
+		case "/slow":
+			<-q.Context().Done()
+		}
+	})
+	for _, path := range []string{"good", "bad", "slow"} {
+		d := r.request(path, s.URL+"/"+path)
+		d.Report, d.Retry.MaxAttempts = tasks.ReportAlways, 2
+		r.create(t, d)
+	}
+	r.create(t, r.message("post"))
+	if _, _, err := r.deliver(t, "post", r.hook(t, "post"), "id", `{"text":"from outside"}`); err != nil {
+		t.Fatal(err)
+	}
+	r.work(t)
+	for _, name := range []string{"good", "bad", "slow"} {
+		r.runNow(t, name)
+	}
+	for name, want := range map[string]string{
+		"post": "[queued running succeeded]",
+		"good": "[queued running succeeded]",
+		"bad":  "[queued running queued running failed]",
+		"slow": "[queued running cancelled]",
+	} {
+		w := r.watch(t, name)
+		if name == "slow" {
+			running := w.until(coord.Running)
+			for running.LogLines == 0 { // until it asks
+				running = w.next()
+			}
+			if _, err := r.tasks.Cancel(t.Context(), running.ID); err != nil {
+				t.Fatal(err)
+			}
+			w = r.watch(t, name)
+		}
+		var states []coord.State
+		var last tasks.Run
+		for !last.State.Ended() {
+			last = w.next()
+			if len(states) == 0 || states[len(states)-1] != last.State {
+				states = append(states, last.State)
+			}
+			if last.State == coord.Queued && last.Attempt == 1 {
+				r.advance(2 * time.Second) // where the clock can be
+			}
+		}
+		if got := fmt.Sprint(states); got != want {
+			t.Errorf("%s: heard %s, want %s", name, got, want)
+		}
+		stored, err := r.tasks.Run(t.Context(), last.ID)
+		if err != nil || stored.FinishedAt.Sub(last.FinishedAt).Abs() > 10*time.Second {
+			t.Errorf("%s: ended at %v, heard %v, %v", name, stored.FinishedAt, last.FinishedAt, err)
+		}
+		last.FinishedAt = stored.FinishedAt
+		if fmt.Sprintf("%+v", stored) != fmt.Sprintf("%+v", last) {
+			t.Errorf("%s: heard %+v at last, stored is %+v", name, last, stored)
+		}
+		lines := r.log(t, last.ID)
+		if len(lines) != len(w.lines) || len(lines) != last.LogLines {
+			t.Errorf("%s: %d lines are stored, %d were heard of %d", name, len(lines), len(w.lines), last.LogLines)
+		}
+		for i, line := range w.lines[:min(len(w.lines), len(lines))] {
+			stored := lines[i]
+			if line.Number != stored.Number || line.Text != stored.Text || line.Attempt != stored.Attempt ||
+				line.At.Sub(stored.At).Abs() > 10*time.Second {
+				t.Errorf("%s: heard %+v, stored is %+v", name, line, stored)
+			}
+		}
+	}
+	if got := r.texts(t); len(got) != 3 { // nothing of what was cancelled
+		t.Errorf("posted %q", got)
+	}
+}
