@@ -10,8 +10,8 @@ import (
 
 const (
 	// parts is into how many claims the slots are parted, as far as each is of
-	// goodBatch runs: one is claimed, one is with its handlers, one is being written.
-	parts     = 3
+	// goodBatch runs: while one is claimed, the ends of another are written.
+	parts     = 2
 	goodBatch = 50
 	// askTime bounds the question what is due next, which only makes things quick.
 	askTime = time.Second
@@ -27,8 +27,8 @@ const (
 // What is due next is asked before the look that precedes the rest, so that
 // nothing can fall due between the two.
 func (w *Worker) claimLoop(ctx, work context.Context, hints <-chan struct{}) {
-	claiming := outage{log: w.o.Logger, what: "claiming"}
-	asking := outage{log: w.o.Logger, what: "asking what is due next"}
+	claiming := outage{log: w.o.Logger, call: "claim"}
+	asking := outage{log: w.o.Logger, call: "next_due"}
 	rest := time.NewTimer(0)
 	defer rest.Stop()
 	backoff := firstBackoff
@@ -150,17 +150,19 @@ func (w *Worker) claim(ctx, work context.Context, slots int) (got int, err error
 	})
 	cancel()
 	runs := make([]*Run, len(claims))
+	base := context.WithoutCancel(ctx)
 	for i, c := range claims {
-		runs[i] = &Run{Claim: c, worker: w, deadline: c.Deadline}
+		handling, cancel := context.WithCancelCause(base)
+		runs[i] = &Run{Claim: c, worker: w, ctx: handling, cancel: cancel, deadline: c.Deadline}
 	}
 	if ctx.Err() != nil { // the drain has begun meanwhile
 		for _, r := range runs {
 			r.end = ending{outcome: coord.Release}
 		}
-		w.release(context.WithoutCancel(ctx), runs)
+		w.release(base, runs)
 		runs = nil
 	}
-	w.start(context.WithoutCancel(ctx), runs, slots)
+	w.start(runs, slots)
 	if w.heard.Load() != heard {
 		poke(w.again) // one of these may be meant
 	}
@@ -169,10 +171,7 @@ func (w *Worker) claim(ctx, work context.Context, slots int) (got int, err error
 
 // start runs the handlers of runs for which slots were taken, and frees the rest
 // of these.
-func (w *Worker) start(base context.Context, runs []*Run, slots int) {
-	for _, r := range runs {
-		r.ctx, r.cancel = context.WithCancelCause(base)
-	}
+func (w *Worker) start(runs []*Run, slots int) {
 	w.handlers.Add(len(runs))
 	w.mu.Lock()
 	w.more = len(runs) == slots

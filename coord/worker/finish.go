@@ -59,30 +59,48 @@ func (w *Worker) wakes(r *Run, outcome coord.Outcome) bool {
 	}
 }
 
-// flush writes ends until there are none. Those that come meanwhile go out
-// together; one that comes alone does not wait.
+// flush writes ends until there are none.
 func (w *Worker) flush() {
 	for {
-		runtime.Gosched() // others may end at this moment
-		w.mu.Lock()
-		n := min(len(w.ends), coord.MaxBatch)
-		if n == 0 {
-			w.flushing = false
-			w.mu.Unlock()
+		runs := w.gather()
+		if len(runs) == 0 {
 			return
 		}
-		runs := w.ends[:n:n]
-		w.ends = slices.Clone(w.ends[n:]) // mostly none
-		w.mu.Unlock()
 		w.write(runs)
 		look := slices.ContainsFunc(runs, func(r *Run) bool { return w.wakes(r, r.end.outcome) })
 		w.mu.Lock()
-		w.unwritten -= n
-		w.free(n, look)
+		w.unwritten -= len(runs)
+		w.free(len(runs), look)
 		w.mu.Unlock()
-		w.writing.Add(-n)
-		w.handlers.Add(-n)
+		w.writing.Add(-len(runs))
+		w.handlers.Add(-len(runs))
 	}
+}
+
+// gatherTime bounds how long ends are gathered, on a machine that is busy.
+const gatherTime = time.Millisecond
+
+// gather returns the ends for the next call, or none and flushing is over. There
+// is no timer, so that an end that comes alone does not wait: it only lets others
+// run, and goes on for as long as that brings more.
+func (w *Worker) gather() (runs []*Run) {
+	began := time.Now()
+	for had := 0; ; {
+		runtime.Gosched()
+		w.mu.Lock()
+		n := len(w.ends)
+		if n == had || n >= coord.MaxBatch || time.Since(began) > gatherTime {
+			break
+		}
+		had = n
+		w.mu.Unlock()
+	}
+	defer w.mu.Unlock()
+	n := min(len(w.ends), coord.MaxBatch)
+	runs = w.ends[:n:n]
+	w.ends = slices.Clone(w.ends[n:]) // mostly none
+	w.flushing = n > 0
+	return runs
 }
 
 // finish asks the store once to end the runs.

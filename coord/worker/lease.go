@@ -16,7 +16,7 @@ const extendGap = 10 * time.Millisecond
 // heartbeats extends the leases of all running runs together: regularly, and at
 // once when a run may have been cancelled, since the answer says so.
 func (w *Worker) heartbeats(work context.Context, cancels <-chan struct{}) {
-	extending := outage{log: w.o.Logger, what: "extending leases"}
+	extending := outage{log: w.o.Logger, call: "extend"}
 	next := time.NewTicker(w.interval())
 	defer next.Stop()
 	for {

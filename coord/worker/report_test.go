@@ -186,6 +186,43 @@ func TestReportsThatCannotBe(t *testing.T) {
 	})
 }
 
+// TestReportInsideATransaction must not join those that wait for the store, which
+// waits for the transaction.
+func TestReportInsideATransaction(t *testing.T) {
+	bubble(t, func(e *env) {
+		e.hook(func(_ context.Context, call string) error {
+			if call == "report" {
+				time.Sleep(time.Second)
+			}
+			return nil
+		}, nil)
+		w := e.start(e.options(func(ctx context.Context, r *Run) error {
+			var others sync.WaitGroup
+			for range 2 {
+				others.Go(func() {
+					if err := r.Log(ctx, "outside"); err != nil {
+						e.Error(err)
+					}
+				})
+			}
+			synctest.Wait()
+			err := e.InTx(ctx, func(ctx context.Context, _ coord.Tx) error { return r.Log(ctx, "inside") })
+			if !errors.Is(err, coord.ErrInvalid) {
+				e.Errorf("the error is %v", err)
+			}
+			others.Wait()
+			return nil
+		}))
+		id := e.enqueue(coord.NewRun{Kind: kind})[0].ID
+		time.Sleep(5 * time.Second)
+		e.expect("the run", id, coord.Succeeded, 1)
+		if got := e.lines(id); !slices.Equal(got, []string{"outside", "outside"}) {
+			e.Errorf("the log is %q", got)
+		}
+		w.drain()
+	})
+}
+
 func TestRunOfATest(t *testing.T) {
 	r := &Run{Claim: coord.Claim{Run: coord.Run{ID: 1}}}
 	if err := errors.Join(r.Log(t.Context(), "nowhere"), r.Progress(t.Context(), 50)); err != nil {

@@ -250,9 +250,9 @@ func (r *running) idle() {
 	synctest.Wait()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.taken != 0 || len(r.Worker.running) != 0 || len(r.ends) != 0 || r.unwritten != 0 || r.flushing {
+	if r.taken != 0 || len(r.running) != 0 || len(r.ends) != 0 || r.unwritten != 0 || r.flushing {
 		r.e.Errorf("%d slots are taken, %d handlers at work, %d ends unwritten, %d to come, flushing %v; want none",
-			r.taken, len(r.Worker.running), r.unwritten, len(r.ends), r.flushing)
+			r.taken, len(r.running), r.unwritten, len(r.ends), r.flushing)
 	}
 }
 

@@ -193,10 +193,11 @@ func (w *Worker) cutOff(base context.Context, done <-chan struct{}) {
 	}
 }
 
-// outage logs when something begins to fail and when it works again, once each.
+// outage logs when a call to the store begins to fail and when it works again, once
+// each.
 type outage struct {
 	log     *slog.Logger
-	what    string
+	call    string
 	failing bool
 }
 
@@ -206,8 +207,8 @@ func (o *outage) note(err error) {
 	}
 	o.failing = err != nil
 	if o.failing {
-		o.log.Warn(o.what+" fails; trying on", "error", err)
+		o.log.Warn("a call fails; trying on", "call", o.call, "error", err)
 	} else {
-		o.log.Info(o.what + " works again")
+		o.log.Info("the call works again", "call", o.call)
 	}
 }

@@ -2,7 +2,6 @@ package worker
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -90,9 +89,6 @@ func BenchmarkRun(b *testing.B) {
 		c := &counter{Claimer: backend.Claimer(), total: int64(b.N), done: make(chan struct{})}
 		b.ResetTimer()
 		work(b, c, c.done)
-		if err := fmt.Sprint(c.finished.Load()); err != fmt.Sprint(b.N) {
-			b.Fatal(err)
-		}
 	})
 }
 

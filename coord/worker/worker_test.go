@@ -37,6 +37,8 @@ func TestOptions(t *testing.T) {
 		"a lease too short": func(o *Options) { o.Lease = time.Second - 1 },
 		"a poll too short":  func(o *Options) { o.Poll = time.Microsecond },
 		"a negative grace":  func(o *Options) { o.Grace = -1 },
+		"a limit of none":   func(o *Options) { o.Limits = map[string]int{kind: 0} },
+		"a limit of others": func(o *Options) { o.Limits = map[string]int{"other": 1} },
 	} {
 		o := good
 		change(&o)
@@ -721,7 +723,7 @@ func TestClaimErrorsAreLoggedOnce(t *testing.T) {
 			synctest.Wait()
 			e.expect("the run after the outage", id, coord.Succeeded, 1)
 		}
-		if fails, works := e.log.lines("claiming fails"), e.log.lines("claiming works"); fails != 2 || works != 2 {
+		if fails, works := e.log.lines(`trying on" call=claim`), e.log.lines(`again" call=claim`); fails != 2 || works != 2 {
 			e.Errorf("two outages made %d and %d lines", fails, works)
 		}
 		w.idle()
