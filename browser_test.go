@@ -495,6 +495,7 @@ func TestTasksInBrowser(t *testing.T) {
 		document.querySelector("#log .log-line")?.lastElementChild.textContent === %q`, called)
 	ada.click(".task-run")
 	ada.seeRun("running")
+	ada.see("who began it", `document.querySelector("#run-page .facts").innerText.includes("by hand")`)
 	ada.see("the log and the progress", begun)
 	other.open(ada.read("location.hash"))
 	other.see("the log and the progress", begun)
@@ -530,17 +531,26 @@ func TestTasksInBrowser(t *testing.T) {
 		cancelling.seeRun("cancelled")
 	}
 
-	// Two people change the task at a time.
+	// Two people change the task at a time. That it was paused meanwhile is in nobody's way.
+	probe := first.url + "/api/v1/tasks/probe%201"
 	for _, editing := range []*tab{other, ada} {
 		editing.open("#/tasks/probe%201/edit")
 		editing.see("the form", `document.querySelector("#task-edit-report")?.value === "always"`)
 	}
+	program.want(http.StatusOK, "POST", probe+"/pause", nil, nil)
+	program.want(http.StatusOK, "POST", probe+"/resume", nil, nil)
 	other.put("#task-edit-http-timeout-s", "77")
 	other.put("#task-edit-report", "never")
 	other.click("#task-edit-submit")
 	other.see("that it is saved", `location.hash === "#/tasks/probe%201" && document.querySelector(".facts")?.innerText.includes("Nothing")`)
 	ada.put("#task-edit-report", "failures")
 	ada.put("#task-edit-http-headers", "X-Mine: 1")
+	// The Escape key, which also closes a list of suggestions, loses nothing.
+	ada.read(`String(document.querySelector("#task-edit-http-headers").dispatchEvent(
+		new KeyboardEvent("keydown", {key: "Escape", bubbles: true})))`)
+	ada.see("that the form is closed", `location.hash === "#/tasks/probe%201" && document.querySelector(".task-edit") !== null`)
+	ada.open("#/tasks/probe%201/edit")
+	ada.see("what was typed", `document.querySelector("#task-edit-http-headers")?.value === "X-Mine: 1"`)
 	ada.click("#task-edit-submit")
 	ada.see("what was changed", `document.querySelector("#task-edit-theirs [data-field='http.timeout_s']")?.innerText.includes("77") &&
 		document.querySelector("#task-edit-theirs [data-field=report] .link-button") !== null &&
@@ -558,7 +568,6 @@ func TestTasksInBrowser(t *testing.T) {
 			}
 		}
 	}
-	probe := first.url + "/api/v1/tasks/probe%201"
 	program.want(http.StatusOK, "GET", probe, nil, &saved)
 	if saved.Task.Report != "never" || saved.Task.HTTP.Headers["X-Mine"] != "1" || saved.Task.HTTP.TimeoutS != 77 {
 		t.Errorf("what was saved is %+v", saved.Task)
@@ -646,6 +655,15 @@ func TestTasksInBrowser(t *testing.T) {
 	ada.seeRuns(25, true)
 	program.want(http.StatusAccepted, "POST", ticks+"/run", nil, nil)
 	ada.seeRuns(26, true)
+
+	// Two clicks in a row are one.
+	ada.read(`["", ""].map(() => document.querySelector(".task-run").click()).join("")`)
+	ada.seeRun("succeeded")
+	var history struct{ Runs []struct{ Trigger string } }
+	program.want(http.StatusOK, "GET", ticks+"/runs?limit=200", nil, &history)
+	if len(history.Runs) != 32 || history.Runs[0].Trigger != "manual" {
+		t.Errorf("there are %d runs, the last one %+v", len(history.Runs), history.Runs[0])
+	}
 
 	if driverName != "memory" { // which no command can reach
 		code, _, stderr := execute(t, password+"\n", "user", "add", "bob", "--password-stdin", "--database-url", database)

@@ -106,6 +106,7 @@ func TestWrongSettings(t *testing.T) {
 		{[]string{"--public-url", "https://chat.example.com/chat"}, []string{"TANDEM_PUBLIC_URL", "without a path"}},
 		{[]string{"--origin", "https://a.example.com,b"}, []string{"TANDEM_ORIGINS", "https://chat.example.com"}},
 		{[]string{"--trusted-proxy", "10.0.0.0/33"}, []string{"TANDEM_TRUSTED_PROXIES", "10.0.0.0/8"}},
+		{[]string{"--http-tasks-allow", "10.0.0.0/8,intranet"}, []string{"TANDEM_HTTP_TASKS_ALLOW", "10.0.0.0/8"}},
 		{[]string{"--database-url", "mysql://root:" + secret + "@db/tandem"}, []string{"TANDEM_DATABASE_URL", driverURLForm}},
 		{[]string{"--database-url", ""}, []string{"TANDEM_DATABASE_URL", driverURLForm}},
 	}

@@ -127,6 +127,11 @@ func problemOf(err error) problem {
 	if handshake, ok := errors.AsType[*hub.HandshakeError](err); ok {
 		return problem{Status: handshake.Status, Detail: handshake.Reason}
 	}
+	for _, unsigned := range []error{webhook.ErrHeader, webhook.ErrTime, webhook.ErrSignature} {
+		if errors.Is(err, unsigned) { // with what is wrong with the request
+			return problem{Status: http.StatusUnauthorized, Detail: err.Error()}
+		}
+	}
 	for _, known := range []struct {
 		err    error
 		status int
@@ -134,9 +139,6 @@ func problemOf(err error) problem {
 		{auth.ErrWrongCredentials, http.StatusUnauthorized},
 		{auth.ErrSignedOut, http.StatusUnauthorized},
 		{hub.ErrTicket, http.StatusUnauthorized},
-		{webhook.ErrHeader, http.StatusUnauthorized},
-		{webhook.ErrTime, http.StatusUnauthorized},
-		{webhook.ErrSignature, http.StatusUnauthorized},
 		{auth.ErrSetupToken, http.StatusForbidden},
 		{tasks.ErrAdminOnly, http.StatusForbidden},
 		{hub.ErrDraining, http.StatusServiceUnavailable},
@@ -168,12 +170,14 @@ func tooLarge(err error) (problem, bool) {
 	}, true
 }
 
-// readJSON reads the body of a request.
+// readJSON reads the body of a request. A field that is not known is an error: it is
+// most likely misspelt, and what was meant would be lost.
 func readJSON(r *http.Request, into any) error {
 	if t, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || t != "application/json" {
 		return problem{Status: http.StatusUnsupportedMediaType, Detail: "the body must be application/json"}
 	}
 	d := json.NewDecoder(r.Body)
+	d.DisallowUnknownFields()
 	err := d.Decode(into)
 	if err == nil {
 		if _, next := d.Token(); next != io.EOF {
@@ -183,16 +187,33 @@ func readJSON(r *http.Request, into any) error {
 	if p, ok := tooLarge(err); ok {
 		return p
 	}
+	unknown, isUnknown := unknownField(err)
 	wrong, isType := errors.AsType[*json.UnmarshalTypeError](err) // its text names types of this program
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, io.EOF):
 		return problem{Status: http.StatusBadRequest, Detail: "the body is empty"}
+	case isUnknown:
+		return &coord.InvalidError{Field: unknown, Reason: "is not a field that is known here"}
 	case isType && wrong.Field == "":
 		return problem{Status: http.StatusBadRequest, Detail: "the body must be a JSON object"}
 	case isType:
 		return &coord.InvalidError{Field: strings.ToLower(wrong.Field), Reason: "is of the wrong type"}
 	}
 	return problem{Status: http.StatusBadRequest, Detail: "the body is not JSON: " + err.Error()}
+}
+
+// unknownField is the name of the field that a decoder does not know, of which it has no
+// type of error.
+func unknownField(err error) (string, bool) {
+	if err == nil {
+		return "", false
+	}
+	quoted, ok := strings.CutPrefix(err.Error(), "json: unknown field ")
+	if !ok {
+		return "", false
+	}
+	name, err := strconv.Unquote(quoted)
+	return name, err == nil
 }

@@ -1,9 +1,11 @@
 package web
 
 import (
+	"errors"
 	"io"
 	"net/http"
 	"strconv"
+	"strings"
 
 	"github.com/tandemhq/tandem/app/store"
 	"github.com/tandemhq/tandem/app/tasks"
@@ -21,12 +23,23 @@ type taskAnswer struct {
 	Task tasks.Task `json:"task"`
 }
 
+// readTask reads a task, of which what is only for reading is passed over.
+func readTask(r *http.Request) (tasks.Definition, error) {
+	var body tasks.Task
+	err := readJSON(r, &body)
+	if e, ok := errors.AsType[*coord.InvalidError](err); ok {
+		// The decoder names also the struct that is embedded.
+		return tasks.Definition{}, &coord.InvalidError{Field: strings.TrimPrefix(e.Field, "definition."), Reason: e.Reason}
+	}
+	return body.Definition, err
+}
+
 func (h *handler) postTasks(_ http.ResponseWriter, r *http.Request) (int, any, error) {
-	var body tasks.Definition
-	if err := readJSON(r, &body); err != nil {
+	d, err := readTask(r)
+	if err != nil {
 		return 0, nil, err
 	}
-	task, err := h.tasks.Create(r.Context(), userOf(r), body)
+	task, err := h.tasks.Create(r.Context(), userOf(r), d)
 	return http.StatusCreated, taskAnswer{task}, err
 }
 
@@ -36,11 +49,11 @@ func (h *handler) getTask(_ http.ResponseWriter, r *http.Request) (int, any, err
 }
 
 func (h *handler) putTask(_ http.ResponseWriter, r *http.Request) (int, any, error) {
-	var body tasks.Definition
-	if err := readJSON(r, &body); err != nil {
+	d, err := readTask(r)
+	if err != nil {
 		return 0, nil, err
 	}
-	task, err := h.tasks.Update(r.Context(), userOf(r), param(r, "name"), body)
+	task, err := h.tasks.Update(r.Context(), userOf(r), param(r, "name"), d)
 	return http.StatusOK, taskAnswer{task}, err
 }
 
@@ -60,7 +73,9 @@ type runAnswer struct {
 }
 
 func (h *handler) runTask(_ http.ResponseWriter, r *http.Request) (int, any, error) {
-	run, err := h.tasks.RunNow(r.Context(), param(r, "name"), r.Header.Get("Idempotency-Key"))
+	// Browsers say so of what a page does, and nothing else does.
+	page := r.Header.Get("Sec-Fetch-Site") == "same-origin"
+	run, err := h.tasks.RunNow(r.Context(), param(r, "name"), r.Header.Get("Idempotency-Key"), page)
 	return http.StatusAccepted, runAnswer{run}, err
 }
 

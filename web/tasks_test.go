@@ -65,6 +65,8 @@ func TestTaskAndRunInJSON(t *testing.T) {
 		"retry.max_attempts": {"retry": body{"max_attempts": "x"}},
 		"http.method":        {"http": body{"url": "https://example.com", "method": "x"}},
 		"priority":           {"priority": 9},
+		"timezone":           {"timezone": "Europe/Berlin"}, // which would be another time if it were passed over
+		"max_attempt":        {"retry": body{"max_attempt": 1}},
 	} {
 		b := maps.Clone(made)
 		b["name"] = "other"
@@ -309,7 +311,19 @@ func TestRunNowIsIdempotent(t *testing.T) {
 	if answer.StatusCode != http.StatusUnprocessableEntity || value["field"] != "Idempotency-Key" {
 		t.Errorf("got %s %v", answer.Status, value)
 	}
-	c.call("POST", "/api/v1/tasks/report/run", nil, 202)
+	if run := c.call("POST", "/api/v1/tasks/report/run", nil, 202)["run"].(body); run["trigger"] != "manual" {
+		t.Errorf("got %v", run)
+	}
+	// The page sends a key with each click, which is a person's all the same.
+	click := http.Header{"Idempotency-Key": {"one"}, "Sec-Fetch-Site": {"same-origin"}}
+	clicked := make([]any, 2)
+	for i := range clicked {
+		_, value := c.do("POST", "/api/v1/tasks/report/run", nil, click)
+		run, _ := value["run"].(body)
+		if clicked[i] = run["id"]; run["trigger"] != "manual" || clicked[i] != clicked[0] || clicked[i] == ids[0] {
+			t.Errorf("a click: got %v", value)
+		}
+	}
 
 	var seen []any
 	query := "?limit=1"
@@ -325,7 +339,7 @@ func TestRunNowIsIdempotent(t *testing.T) {
 		}
 		query = fmt.Sprintf("?limit=1&before=%.0f", runs[0].(body)["id"])
 	}
-	if len(seen) != 2 || seen[1] != ids[0] {
+	if len(seen) != 3 || seen[0] != clicked[0] || seen[2] != ids[0] {
 		t.Errorf("the pages have %v", seen)
 	}
 	for query, field := range map[string]string{
@@ -421,6 +435,10 @@ func TestWebhook(t *testing.T) {
 		if test.want == http.StatusUnauthorized && answer.Header.Get("Content-Type") != "application/problem+json" {
 			t.Errorf("got %v", answer.Header)
 		}
+	}
+	// Who wrote the sender is told what is wrong with its request.
+	if _, text := c.hook(path, secret, "m.2", ""); !strings.Contains(text, "Webhook-Id must be at most 195 printable") {
+		t.Errorf("got %s", text)
 	}
 	unknown, text := c.hook("/hooks/v1/tasks/none", secret, "m2", "")
 	wrong, same := c.hook(path, webhook.NewSecret(), "m2", "")

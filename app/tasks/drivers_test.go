@@ -78,11 +78,13 @@ func pgRig(t *testing.T) *rig {
 	return r
 }
 
+var drivers = map[string]func(*testing.T) *rig{
+	"memory": func(t *testing.T) *rig { return newRig(t, loopback) }, "sqlite": sqliteRig, "pg": pgRig,
+}
+
 // On each driver what is heard of runs is what is stored.
 func TestDrivers(t *testing.T) {
-	for name, open := range map[string]func(*testing.T) *rig{
-		"memory": func(t *testing.T) *rig { return newRig(t, loopback) }, "sqlite": sqliteRig, "pg": pgRig,
-	} {
+	for name, open := range drivers {
 		t.Run(name, func(t *testing.T) { testDriver(t, open(t)) })
 	}
 }

@@ -120,12 +120,13 @@ func (s *Service) runHTTP(ctx context.Context, r *worker.Run, w work) error {
 	} else if err != nil { // what was done is done
 		s.log.WarnContext(ctx, "the answer to a task's request was not logged", "run", r.Run.ID, "error", err)
 	}
+	cutOff := r.Run.AtMostOnce && errors.Is(cause, worker.ErrDraining) // and nobody goes on with it
 	switch {
 	case failure == nil:
 		return s.endHTTP(ctx, r, claim, w, nil, fmt.Sprintf("%s: %s after %v", what, status(answer), rounded(answer.Took)))
-	case cause != nil && !overtime: // it was cancelled, or the worker stops
+	case cause != nil && !overtime && !cutOff:
 		return failure
-	case errors.Is(failure, outbound.ErrRefused):
+	case cutOff, errors.Is(failure, outbound.ErrRefused):
 		failure = worker.GiveUp(failure)
 	case r.Run.Attempt < r.Run.Retry.MaxAttempts:
 		return failure

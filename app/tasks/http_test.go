@@ -1,6 +1,7 @@
 package tasks_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -248,9 +249,46 @@ func TestReportOutlastsAnOutage(t *testing.T) {
 	}
 }
 
+// What may not begin twice has failed when its replica stops, and that is told.
+func TestCutOffIsReported(t *testing.T) {
+	r := newRig(t, loopback)
+	s, asked := hanging(t)
+	failure := "GET " + s.URL + ": cut off, as this replica stops"
+	told := []string{}
+	for _, once := range []bool{true, false} {
+		name := fmt.Sprint("once is ", once)
+		d := r.request(name, s.URL)
+		d.AtMostOnce, d.Retry.MaxAttempts = once, 2
+		r.create(t, d)
+		r.runNow(t, name)
+		run := r.claim(t, "a")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		go func() {
+			<-asked
+			cancel(worker.ErrDraining)
+		}()
+		err := r.tasks.Handlers()[tasks.KindHTTP](ctx, run)
+		if once {
+			told = append(told, "failed: "+failure)
+		}
+		if got := r.texts(t); errors.Is(err, worker.ErrFinished) != once || !slices.Equal(got, told) {
+			t.Errorf("%s: got %v, and %q is posted", name, err, got)
+		}
+		stored := must(r.tasks.Run(t.Context(), run.Run.ID))
+		if stored.State.Ended() != once || once && stored.Error != failure {
+			t.Errorf("%s: got %+v", name, stored)
+		}
+	}
+}
+
 // A handler knows its own run, so nothing is asked of the store only to tell of it.
 func TestTellingCostsNoLookUp(t *testing.T) {
-	r := newRig(t, loopback)
+	for name, open := range drivers {
+		t.Run(name, func(t *testing.T) { testTelling(t, open(t)) })
+	}
+}
+
+func testTelling(t *testing.T, r *rig) {
 	s := serve(t, func(http.ResponseWriter, *http.Request) {})
 	extended := 0
 	r.tasks = r.on(spied{Backend: r.backend, extend: func() { extended++ }}, loopback)

@@ -233,14 +233,16 @@ func (l *live) extend(ctx context.Context, claims []coord.Claim) ([]coord.Claim,
 
 // present is the store's time: the lease ends there as far from now as the deadline
 // that was set with it does here.
-func present(c coord.Claim) time.Time { return c.Run.LeaseUntil.Add(-time.Until(c.Deadline)) }
+func present(c coord.Claim) time.Time {
+	return c.Run.LeaseUntil.Add(-time.Until(c.Deadline)).Truncate(time.Microsecond)
+}
 
 func same(a, b coord.Claim) bool { return a.Run.ID == b.Run.ID && a.Token == b.Token }
 
 // reported are the events of a report whose claim is up to date.
 func reported(r coord.Report) []coord.NewEvent {
 	run := r.Claim.Run
-	name := workOf(run.Payload).Task
+	name, at := workOf(run.Payload).Task, present(r.Claim)
 	var events []coord.NewEvent
 	var part []Line
 	size := 0
@@ -258,7 +260,7 @@ func reported(r coord.Report) []coord.NewEvent {
 		if size += len(text); size > maxLinesBytes {
 			add()
 		}
-		part = append(part, Line{Number: number, Attempt: run.Attempt, At: present(r.Claim), Text: text})
+		part = append(part, Line{Number: number, Attempt: run.Attempt, At: at, Text: text})
 	}
 	add()
 	if r.Progress > 0 {

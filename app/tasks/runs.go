@@ -51,6 +51,7 @@ type Line struct {
 const (
 	hookKey = "hook:"
 	apiKey  = "api:"
+	handKey = "hand:"
 )
 
 func viewRun(r coord.Run, task string) Run {
@@ -226,12 +227,17 @@ var ErrLimited = errors.New("too many")
 const busyFor = 5 * time.Second
 
 // RunNow queues a run of a task. A key that is not empty makes that idempotent: the
-// same one again returns the same run. Errors: a *RetryError around coord.ErrConflict
+// same one again returns the same run. Such a key is a program's, unless it says byHand
+// that a person did it. Errors: a *RetryError around coord.ErrConflict
 // while a run has not ended and the task forbids overlap, coord.ErrInvalid with the
 // header's name as field, coord.ErrNotFound.
-func (s *Service) RunNow(ctx context.Context, name, key string) (Run, error) {
+func (s *Service) RunNow(ctx context.Context, name, key string, byHand bool) (Run, error) {
 	o := coord.TriggerOptions{}
-	if key != "" {
+	switch {
+	case key == "":
+	case byHand:
+		o.Key = handKey + key
+	default:
 		o.Key = apiKey + key
 	}
 	r, err := s.trigger(ctx, name, 0, o)

@@ -95,15 +95,15 @@ func TestTriggerIsIdempotent(t *testing.T) {
 	r := newRig(t)
 	r.create(t, r.message("report"))
 	w := r.watch(t, "report")
-	first, err := r.tasks.RunNow(t.Context(), "report", "key")
+	first, err := r.tasks.RunNow(t.Context(), "report", "key", false)
 	if err != nil || first.Trigger != "api" {
 		t.Fatalf("got %+v, %v", first, err)
 	}
-	again, err := r.tasks.RunNow(t.Context(), "report", "key")
+	again, err := r.tasks.RunNow(t.Context(), "report", "key", false)
 	if err != nil || again.ID != first.ID {
 		t.Errorf("the same key: got %+v, %v", again, err)
 	}
-	_, err = r.tasks.RunNow(t.Context(), "report", "other")
+	_, err = r.tasks.RunNow(t.Context(), "report", "other", false)
 	if busy, ok := errors.AsType[*tasks.RetryError](err); !ok || !errors.Is(err, coord.ErrConflict) || busy.After <= 0 {
 		t.Errorf("with a run in flight: got %v", err)
 	}
@@ -114,14 +114,14 @@ func TestTriggerIsIdempotent(t *testing.T) {
 	if run := w.until(coord.Succeeded); run.ID != first.ID || run.Trigger != "api" {
 		t.Errorf("heard %+v", run)
 	}
-	if again, err := r.tasks.RunNow(t.Context(), "report", "key"); err != nil || again.ID != first.ID || again.State != coord.Succeeded {
+	if again, err := r.tasks.RunNow(t.Context(), "report", "key", false); err != nil || again.ID != first.ID || again.State != coord.Succeeded {
 		t.Errorf("the same key after the end: got %+v, %v", again, err)
 	}
 	for _, key := range []string{strings.Repeat("x", 200), "a\x01"} {
-		_, err := r.tasks.RunNow(t.Context(), "report", key)
+		_, err := r.tasks.RunNow(t.Context(), "report", key, false)
 		wantField(t, err, "Idempotency-Key")
 	}
-	if _, err := r.tasks.RunNow(t.Context(), "none", "key"); !errors.Is(err, coord.ErrNotFound) {
+	if _, err := r.tasks.RunNow(t.Context(), "none", "key", false); !errors.Is(err, coord.ErrNotFound) {
 		t.Errorf("no such task: got %v", err)
 	}
 }

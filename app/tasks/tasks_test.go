@@ -155,7 +155,7 @@ func (r *rig) create(t *testing.T, d tasks.Definition) tasks.Task {
 
 func (r *rig) runNow(t *testing.T, name string) tasks.Run {
 	t.Helper()
-	run, err := r.tasks.RunNow(t.Context(), name, "")
+	run, err := r.tasks.RunNow(t.Context(), name, "", false)
 	if err != nil {
 		t.Fatal(err)
 	}

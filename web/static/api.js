@@ -17,8 +17,8 @@ const timeout = 15_000
 let session = 0
 export const beginSession = () => session++
 
-async function call(method, path, body) {
-  const headers = { Accept: 'application/json' }
+async function call(method, path, body, more = {}) {
+  const headers = { Accept: 'application/json', ...more }
   const sentIn = session
   const init = { method, headers, cache: 'no-store', signal: AbortSignal.timeout(timeout) }
   if (body !== undefined) {
@@ -52,6 +52,29 @@ const put = (path, body) => call('PUT', path, body)
 const remove = (path) => call('DELETE', path)
 const part = encodeURIComponent
 
+/** A fresh UUID. */
+export function newID() {
+  const hex = [...crypto.getRandomValues(new Uint8Array(16))].map((b, i) => {
+    if (i === 6) b = (b & 0x0f) | 0x40 // version 4
+    if (i === 8) b = (b & 0x3f) | 0x80
+    return b.toString(16).padStart(2, '0')
+  })
+  return hex.join('').replace(/^(.{8})(.{4})(.{4})(.{4})/, '$1-$2-$3-$4-')
+}
+
+// A post that is done once, however often it arrives. An answer that was lost is asked for once more.
+async function postOnce(path) {
+  const sentIn = session
+  const key = newID()
+  const send = () => call('POST', path, {}, { 'Idempotency-Key': key })
+  try {
+    return await send()
+  } catch (error) {
+    if (error.status || sentIn !== session) throw error
+    return send()
+  }
+}
+
 export const api = {
   setupNeeded: () => get('/setup').then((r) => r.needed),
   setup: (token, name, password) => post('/setup', { token, name, password }),
@@ -72,7 +95,7 @@ export const api = {
   deleteTask: (name) => remove(`/tasks/${part(name)}`),
   pauseTask: (name) => post(`/tasks/${part(name)}/pause`).then((r) => r.task),
   resumeTask: (name) => post(`/tasks/${part(name)}/resume`).then((r) => r.task),
-  runTask: (name) => post(`/tasks/${part(name)}/run`).then((r) => r.run),
+  runTask: (name) => postOnce(`/tasks/${part(name)}/run`).then((r) => r.run),
   makeWebhook: (name) => post(`/tasks/${part(name)}/webhook`),
   removeWebhook: (name) => remove(`/tasks/${part(name)}/webhook`),
 

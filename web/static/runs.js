@@ -62,7 +62,8 @@ class History {
   #loading = false
   #again = false
   #cuts = 0 // how often older runs were dropped
-  #news = new Map() // what events said since the last request was sent
+  #asking = 0 // requests that are not answered yet
+  #news = new Map() // what events said while they are not
 
   constructor(redraw, task, only) {
     this.#redraw = redraw
@@ -87,8 +88,15 @@ class History {
     this.#stops.forEach((stop) => stop())
   }
 
-  #page(query) {
-    return api.runs(this.#task, this.#only ? { ...query, state: this.#only } : query)
+  // Has a page taken in, and then what came meanwhile, which is later.
+  async #page(query, take) {
+    this.#asking++
+    try {
+      take(await api.runs(this.#task, this.#only ? { ...query, state: this.#only } : query))
+      for (const run of this.#news.values()) this.#put(run)
+    } finally {
+      if (!--this.#asking) this.#news.clear()
+    }
   }
 
   load = async () => {
@@ -97,9 +105,9 @@ class History {
     this.#loading = true
     do {
       this.#again = false
-      this.#news.clear()
       try {
-        this.#merge(await this.#page({ limit: Math.min(Math.max(this.runs?.length ?? 0, pageSize), largestPage) }))
+        const limit = Math.min(Math.max(this.runs?.length ?? 0, pageSize), largestPage)
+        await this.#page({ limit }, (page) => this.#merge(page))
         this.error = ''
       } catch (error) {
         this.error = this.#stopped ? '' : failed(error)
@@ -119,11 +127,10 @@ class History {
       this.more = more
       this.#cuts++
     }
-    for (const run of this.#news.values()) this.#put(run)
   }
 
   #take(run) {
-    this.#news.set(run.id, run)
+    if (this.#asking) this.#news.set(run.id, run)
     if (!this.runs) return
     this.#put(run)
     this.#redraw()
@@ -151,12 +158,12 @@ class History {
     const cuts = this.#cuts
     const before = this.runs.at(-1)?.id
     try {
-      const { runs, more } = await this.#page(before ? { before, limit: pageSize } : { limit: pageSize })
-      if (cuts === this.#cuts) {
+      await this.#page(before ? { before, limit: pageSize } : { limit: pageSize }, ({ runs, more }) => {
+        if (cuts !== this.#cuts) return
         const known = new Set(this.runs.map((run) => run.id))
         this.runs = [...this.runs, ...runs.filter((run) => !known.has(run.id))]
         this.more = more
-      }
+      })
       this.error = ''
     } catch (error) {
       this.error = this.#stopped ? '' : failed(error)

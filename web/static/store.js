@@ -1,6 +1,7 @@
 // What the page knows, and everything that changes it. Views read `state` and call the functions here.
 
-import { api, beginSession } from './api.js'
+import { api, beginSession, newID } from './api.js'
+import { sentence } from './format.js'
 import { Socket, backoff } from './socket.js'
 
 export const state = {
@@ -59,7 +60,7 @@ const socket = new Socket({
   event({ topic, kind, payload }) {
     if (kind === 'message.created') accept(payload, true)
     else if (kind === 'room.created') listen([addRoom(payload)])
-    else if (topic === 'tasks') loadTasks()
+    else if (topic === 'tasks') tasksChanged()
     else watchers.get(topic)?.forEach((w) => w.event(kind, payload))
     changed()
   },
@@ -444,15 +445,6 @@ function saveOutbox() {
   sessionStorage.setItem(outboxKey(), JSON.stringify(state.outbox, kept))
 }
 
-function newID() {
-  const hex = [...crypto.getRandomValues(new Uint8Array(16))].map((b, i) => {
-    if (i === 6) b = (b & 0x0f) | 0x40 // version 4
-    if (i === 8) b = (b & 0x3f) | 0x80
-    return b.toString(16).padStart(2, '0')
-  })
-  return hex.join('').replace(/^(.{8})(.{4})(.{4})(.{4})/, '$1-$2-$3-$4-')
-}
-
 export function send(room, text) {
   const entry = { client_id: newID(), room_id: room.id, text, created_at: new Date().toISOString() }
   state.outbox = [...state.outbox, entry]
@@ -505,13 +497,25 @@ async function attempt(entry) {
 
 // Tasks.
 
+const tasksEvery = 1_000 // at most so often, however much goes on
+
 let tasksBusy = false
 let tasksAgain = false
+let tasksAskedAt = 0
+let tasksTimer = 0
+
+function tasksChanged() {
+  tasksTimer ||= setTimeout(() => {
+    tasksTimer = 0
+    if (state.view === 'app') loadTasks()
+  }, Math.max(0, tasksAskedAt + tasksEvery - Date.now()))
+}
 
 export async function loadTasks() {
   tasksAgain = tasksBusy
   if (tasksBusy) return
   tasksBusy = true
+  tasksAskedAt = Date.now()
   try {
     do {
       tasksAgain = false
@@ -533,10 +537,21 @@ export async function withTask(action, done) {
     result = (await action()) ?? true
     if (done) toast(done)
   } catch (error) {
-    toast(failed(error))
+    toast(sentence(failed(error)))
   }
   await loadTasks()
   return result
+}
+
+const starting = new Set()
+
+/** Runs a task, as withTask does; to ask again before that is done is to ask once. */
+export async function runTask(name, done) {
+  if (starting.has(name)) return
+  starting.add(name)
+  const run = await withTask(() => api.runTask(name), done)
+  starting.delete(name)
+  return run
 }
 
 // A word in passing.

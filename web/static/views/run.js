@@ -4,7 +4,7 @@ import {
   Component, html, useEffect, useLayoutEffect, useRef, useState,
 } from '../vendor/htm-preact/standalone.module.js'
 import { api } from '../api.js'
-import { announce, failed, runHref, taskHref, taskOf, toast, withTask } from '../store.js'
+import { announce, failed, runHref, runTask, taskHref, taskOf, toast } from '../store.js'
 import { duration, exactTime, fromNow, fullTime, plural, sentence } from '../format.js'
 import { icon } from '../icons.js'
 import { ended, useRun } from '../runs.js'
@@ -56,11 +56,11 @@ function Facts({ run }) {
     try {
       await api.cancelRun(run.id)
     } catch (error) {
-      toast(failed(error))
+      toast(sentence(failed(error)))
     }
   }
   const again = async () => {
-    const made = await withTask(() => api.runTask(run.task))
+    const made = await runTask(run.task)
     if (made) location.hash = runHref(made.id)
   }
   const running = run.state === 'running'

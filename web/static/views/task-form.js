@@ -139,7 +139,7 @@ export const hasDraft = (task, room) => Boolean(state.drafts[draftKey(task, room
 
 /**
  * The form. `task` is the one to change, or null for a new one in the room; begun() is called when something was
- * typed, done(task) when it was saved, close() to give it up.
+ * typed, done(task) when it was saved, close() to leave it.
  */
 export function TaskForm({ room, task = null, begun, done, close }) {
   const key = draftKey(task, room)
@@ -169,14 +169,11 @@ export function TaskForm({ room, task = null, begun, done, close }) {
 
   const form = useForm(async () => {
     try {
-      const saved = task
-        ? await api.updateTask(task.name, { ...taskFrom(values), version: draft.version })
-        : await api.createTask(taskFrom(values))
+      const saved = await (task ? update() : api.createTask(taskFrom(values)))
       delete state.drafts[key]
       await loadTasks()
       done(saved)
     } catch (error) {
-      if (task && error.status === 409) await takeOver(error)
       if (advanced.includes(error.field)) more.current.open = true
       throw error
     }
@@ -186,11 +183,23 @@ export function TaskForm({ room, task = null, begun, done, close }) {
     if (form.error && !form.error.field) problem.current.scrollIntoView({ block: 'nearest' })
   }, [form.error])
 
+  async function update() {
+    const save = (version) => api.updateTask(task.name, { ...taskFrom(values), version })
+    try {
+      return await save(draft.version)
+    } catch (error) {
+      if (error.status !== 409) throw error
+      const now = await api.task(task.name)
+      const other = draftOf(now)
+      // To pause and to resume are changes too, but nothing of them is in the form.
+      if (fields.every((field) => other[field] === draft.base[field])) return save(now.version)
+      takeOver(error, now, other)
+      throw error
+    }
+  }
+
   // Somebody else changed the task: their changes and those of the draft become one.
-  async function takeOver(conflict) {
-    const now = await api.task(task.name)
-    if (now.version === draft.version) return
-    const other = draftOf(now)
+  function takeOver(conflict, now, other) {
     const merged = { ...other }
     const changes = []
     for (const field of fields) {
@@ -227,7 +236,7 @@ export function TaskForm({ room, task = null, begun, done, close }) {
   return html`
     <form class="task-form" id="${prefix}-form" onSubmit=${form.submit}
       aria-label=${task ? `Edit ${task.name}` : 'New task'}
-      onKeyDown=${(e) => e.key === 'Escape' && close && (e.stopPropagation(), giveUp())}>
+      onKeyDown=${(e) => e.key === 'Escape' && close && (e.stopPropagation(), close())}>
       ${isAdmin() && !task && html`
         <fieldset class="kinds">
           <legend class="label">What it does</legend>

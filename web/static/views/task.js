@@ -2,7 +2,9 @@
 
 import { html, useEffect, useRef, useState } from '../vendor/htm-preact/standalone.module.js'
 import { api } from '../api.js'
-import { isAdmin, loadTasks, roomHref, runHref, state, taskHref, taskOf, toast, withTask } from '../store.js'
+import {
+  isAdmin, loadTasks, roomHref, runHref, runTask, state, taskHref, taskOf, toast, withTask,
+} from '../store.js'
 import { duration, exactTime, fromNow, fullTime, plural, sentence, zonedTime } from '../format.js'
 import { icon } from '../icons.js'
 import { ended, useRuns } from '../runs.js'
@@ -64,7 +66,7 @@ function Summary({ task }) {
   const next = task.next_at && new Date(task.next_at)
   // Going on to the run shows what it does.
   const run = async () => {
-    const made = await withTask(() => api.runTask(name))
+    const made = await runTask(name)
     if (made) location.hash = runHref(made.id)
   }
   return html`

@@ -2,7 +2,7 @@
 
 import { html, useEffect, useRef, useState } from '../vendor/htm-preact/standalone.module.js'
 import { api } from '../api.js'
-import { loadTasks, showTasks, state, taskHref, toast, withTask } from '../store.js'
+import { loadTasks, runTask, showTasks, state, taskHref, toast, withTask } from '../store.js'
 import { fromNow, fullTime, sentence } from '../format.js'
 import { icon } from '../icons.js'
 import { AskButton, useNow } from './parts.js'
@@ -82,7 +82,7 @@ function Task({ task, now }) {
       <${What} task=${task} />
       <div class="task-actions">
         <button class="button small task-run"
-          onClick=${() => withTask(() => api.runTask(name), `“${name}” is on its way.`)}>
+          onClick=${() => runTask(name, `“${name}” is on its way.`)}>
           ${icon.play()}<span>Run now</span><span class="sr-only"> ${name}</span></button>
         <${PauseButton} task=${task} />
         <a class="button small task-runs" href=${taskHref(name)}>${icon.history()}<span>Runs</span>
