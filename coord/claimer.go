@@ -64,7 +64,8 @@ type Claimer interface {
 	Claim(ctx context.Context, o ClaimOptions) ([]Claim, error)
 	// Extend renews the leases and returns the claims that are still held, with a
 	// new Deadline and an up-to-date Run.CancelRequested. When some are not, the
-	// error is a [*FencedError] that names them; the others were renewed.
+	// error is a [*FencedError] that names them; the others were renewed. With any
+	// other error too, the claims returned were renewed.
 	Extend(ctx context.Context, lease time.Duration, claims ...Claim) ([]Claim, error)
 	// Finish ends, snoozes or releases claimed runs. When some of the claims are
 	// no longer held, the error is a [*FencedError] that names them, their runs

@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -19,7 +21,7 @@ import (
 type claimer struct{ b *backend }
 
 func (c claimer) Enqueue(ctx context.Context, runs ...coord.NewRun) ([]coord.Run, error) {
-	queued, err := enqueue(ctx, c.b.db, runs)
+	queued, err := c.enqueue(ctx, runs)
 	if err != nil {
 		return nil, storeError(ctx, err)
 	}
@@ -27,7 +29,20 @@ func (c claimer) Enqueue(ctx context.Context, runs ...coord.NewRun) ([]coord.Run
 	return queued, nil
 }
 
-// enqueue queues runs by one statement.
+// enqueue queues all runs or none: an earlier run that has a key may go before it is
+// looked up.
+func (c claimer) enqueue(ctx context.Context, runs []coord.NewRun) (queued []coord.Run, err error) {
+	if len(runs) == 1 || len(row.UniqueKeys(runs)) == 0 {
+		return enqueue(ctx, c.b.db, runs)
+	}
+	err = inTx(ctx, c.b.db, func(tx bun.Tx) error {
+		queued, err = enqueue(ctx, tx, runs)
+		return err
+	})
+	return queued, err
+}
+
+// enqueue queues runs by one statement, and looks up those that have their keys.
 func enqueue(ctx context.Context, db bun.IDB, runs []coord.NewRun) ([]coord.Run, error) {
 	n := len(runs)
 	kinds, payloads, keys, gates := make([]string, n), make([][]byte, n), make([]string, n), make([]string, n)
@@ -81,33 +96,48 @@ func runsByKey(ctx context.Context, db bun.IDB, task int64, keys ...string) (map
 	return row.ByKey(rows), err
 }
 
-func (c claimer) Claim(ctx context.Context, o coord.ClaimOptions) ([]coord.Claim, error) {
-	claims, left, err := c.look(ctx, o)
-	if left.ended > 0 {
-		c.b.ring(newRuns) // they have made way
+func (c claimer) Claim(ctx context.Context, o coord.ClaimOptions) (claims []coord.Claim, err error) {
+	for fired := 0; ; {
+		found, left, err := c.look(ctx, o)
+		claims, o.Limit = append(claims, found...), o.Limit-len(found)
+		more := fired > 0 && o.Limit == 0 // than fits, perhaps
+		if more || left.ended > 0 {       // which have made way
+			c.b.ring(newRuns)
+		}
+		if more || !left.tasks || err != nil {
+			return claimed(ctx, claims, err)
+		}
+		var bad error
+		fired, bad, err = c.b.fire(ctx, o.Kinds)
+		switch {
+		case fired == 0 || err != nil:
+			return claimed(ctx, claims, cmp.Or(err, bad))
+		case o.Limit == 0:
+			c.b.ring(newRuns)
+			return claims, nil
+		}
 	}
-	if !left.tasks || err != nil {
-		return claimed(ctx, claims, err)
-	}
-	made, bad, err := c.b.fire(ctx, o.Kinds)
-	err = cmp.Or(err, bad)
-	if made > 0 && len(claims) < o.Limit {
-		o.Limit -= len(claims)
-		more, _, takeErr := c.look(ctx, o)
-		claims, err = append(claims, more...), takeErr
-	}
-	return claimed(ctx, claims, err)
 }
 
 // look takes what is due, the gated way if there is need to.
-func (c claimer) look(ctx context.Context, o coord.ClaimOptions) ([]coord.Claim, left, error) {
+func (c claimer) look(ctx context.Context, o coord.ClaimOptions) (claims []coord.Claim, left left, err error) {
 	if len(o.Limits) == 0 {
-		claims, left, err := c.take(ctx, c.b.db, o, nil)
-		if !left.gated || err != nil {
+		claims, left, err = c.take(ctx, o)
+	} else {
+		left.gated = true
+		left.tasks, err = c.tasksDue(ctx, o.Kinds)
+	}
+	if !left.gated || err != nil {
+		return claims, left, err
+	}
+	for o.Limit -= len(claims); o.Limit > 0; {
+		taken, ended, err := c.takeGated(ctx, o)
+		claims, left.ended, o.Limit = append(claims, taken...), left.ended+ended, o.Limit-len(taken)
+		if err != nil || ended == 0 { // runs that had to end took the places of others
 			return claims, left, err
 		}
 	}
-	return c.takeGated(ctx, o)
+	return claims, left, nil
 }
 
 // claimed returns an error only without claims: those are leased, and the error
@@ -119,17 +149,16 @@ func claimed(ctx context.Context, claims []coord.Claim, err error) ([]coord.Clai
 	return nil, storeError(ctx, err)
 }
 
-// take leases due runs that have no gate, or those that are chosen, and says what
-// else there is to do.
-func (c claimer) take(ctx context.Context, db bun.IDB, o coord.ClaimOptions, chosen []int64) (claims []coord.Claim, all left, err error) {
+// take leases due runs that have no gate, and says what else there is to do.
+func (c claimer) take(ctx context.Context, o coord.ClaimOptions) (claims []coord.Claim, all left, err error) {
 	for {
-		taken, left, err := c.takeOnce(ctx, db, o, chosen)
+		taken, left, err := c.takeOnce(ctx, o)
 		claims = append(claims, taken...)
 		left.ended += all.ended
 		// Runs that had to end took the places of others.
 		full := len(taken)+left.ended-all.ended == o.Limit
 		all = left
-		if o.Limit -= len(taken); err != nil || !full || o.Limit == 0 || chosen != nil {
+		if o.Limit -= len(taken); err != nil || !full || o.Limit == 0 {
 			return claims, all, err
 		}
 	}
@@ -141,13 +170,9 @@ type left struct {
 	ended        int  // runs that were lost
 }
 
-func (c claimer) takeOnce(ctx context.Context, db bun.IDB, o coord.ClaimOptions, chosen []int64) (claims []coord.Claim, left left, err error) {
-	ids := any(nil)
-	if chosen != nil {
-		ids = pq.Int64Array(chosen)
-	}
-	rows, err := db.QueryContext(ctx, `SELECT * FROM coord_claim(?, ?, ?, ?, ?, ?)`,
-		pq.StringArray(o.Kinds), o.Limit, ids, row.Micros(o.Lease), o.Worker, coord.LostError)
+func (c claimer) takeOnce(ctx context.Context, o coord.ClaimOptions) (claims []coord.Claim, left left, err error) {
+	rows, err := c.b.db.QueryContext(ctx, `SELECT * FROM coord_claim(?, ?, NULL, ?, ?, ?)`,
+		pq.StringArray(o.Kinds), o.Limit, row.Micros(o.Lease), o.Worker, coord.LostError)
 	if err != nil {
 		return nil, left, err
 	}
@@ -178,16 +203,33 @@ func (c claimer) takeOnce(ctx context.Context, db bun.IDB, o coord.ClaimOptions,
 			left.ended++
 		}
 	}
+	// The rows come before the commit. When that fails, the next claim gets the same
+	// tokens.
+	if err := rows.Err(); err != nil {
+		return nil, left, err
+	}
 	row.SortClaims(claims)
-	return claims, left, rows.Err()
+	return claims, left, nil
 }
 
 func (c claimer) Extend(ctx context.Context, lease time.Duration, claims ...coord.Claim) ([]coord.Claim, error) {
+	held, err := c.extend(ctx, lease, claims, "SKIP LOCKED")
+	fenced, ok := errors.AsType[*coord.FencedError](err)
+	if !ok {
+		return held, err
+	}
+	// Those are lost, or somebody is changing their runs and may take long about it.
+	// The others don't wait for that.
+	late, err := c.extend(ctx, lease, fenced.Claims, "")
+	return append(held, late...), err
+}
+
+func (c claimer) extend(ctx context.Context, lease time.Duration, claims []coord.Claim, wait string) ([]coord.Claim, error) {
 	ids, tokens := row.Tokens(claims)
 	var rows []row.Lease
 	err := c.b.coordination.NewRaw(`WITH held AS MATERIALIZED (
 			SELECT r.id FROM coord_runs r JOIN unnest(?::bigint[], ?::bigint[]) AS c (id, token) ON r.id = c.id AND r.token = c.token
-			WHERE r.state = 'running' ORDER BY r.id FOR UPDATE OF r
+			WHERE r.state = 'running' ORDER BY r.id FOR UPDATE OF r `+wait+`
 		)
 		UPDATE coord_runs AS r SET at = coord_clock() + ? * interval '1 microsecond'
 		FROM held WHERE r.id = held.id RETURNING `+row.LeaseColumns,
@@ -271,7 +313,7 @@ func (c claimer) NextDue(ctx context.Context) (wait time.Duration, some bool, er
 	if err != nil || len(waits) == 0 || waits[0] < 0 {
 		return 0, false, storeError(ctx, err)
 	}
-	return time.Duration(waits[0]) * time.Microsecond, true, nil
+	return time.Duration(min(waits[0], math.MaxInt64/int64(time.Microsecond))) * time.Microsecond, true, nil
 }
 
 func (c claimer) Hints() (<-chan struct{}, func()) { return c.b.hints.Hints() }

@@ -25,6 +25,10 @@ const (
 	idleInTxTimeout  = "30000"
 )
 
+// setTimeouts gives them to one transaction.
+const setTimeouts = `SET LOCAL statement_timeout = ` + statementTimeout + `; SET LOCAL lock_timeout = ` + lockTimeout +
+	`; SET LOCAL idle_in_transaction_session_timeout = ` + idleInTxTimeout
+
 // OpenDB returns a pool of at most maxConns connections with the timeouts that
 // the driver wants. It does not connect yet.
 func OpenDB(url string, maxConns int) (*bun.DB, error) {
@@ -40,7 +44,8 @@ func OpenDB(url string, maxConns int) (*bun.DB, error) {
 }
 
 // connector asks for the server-side timeouts as it connects. A pooler that
-// refuses such settings is asked without them from then on.
+// refuses such settings is asked without them from then on; then each transaction
+// sets them for itself.
 type connector struct {
 	bounded, plain *pq.Connector
 	pooled         atomic.Bool

@@ -3,11 +3,16 @@ package pg
 import (
 	"context"
 	"database/sql"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/lib/pq"
+	"github.com/uptrace/bun"
+	"github.com/uptrace/bun/dialect/pgdialect"
 
+	"github.com/tandemhq/tandem/coord"
 	"github.com/tandemhq/tandem/internal/testenv"
 	"github.com/tandemhq/tandem/migrations"
 )
@@ -36,12 +41,9 @@ func explained(t *testing.T, url string) (db *sql.DB, plans *[]string) {
 	return db, plans
 }
 
-// TestClaimPlan pins the plans of a claim and of finishing, with a million runs
-// that ended or are not due, and many tasks: they search the indexes,
-// priority by priority, and read no more than they take. The plans were made when
-// the tables were empty, and nobody has looked at the tables since.
-func TestClaimPlan(t *testing.T) {
-	url := testenv.NewDatabase(t, "coord", func(url string) error {
+// migrated returns a database that has the schema.
+func migrated(t *testing.T) (url string) {
+	return testenv.NewDatabase(t, "coord", func(url string) error {
 		db, err := OpenDB(url, 4)
 		if err != nil {
 			return err
@@ -50,7 +52,72 @@ func TestClaimPlan(t *testing.T) {
 		_, err = migrations.Up(context.Background(), db.DB, migrations.PostgreSQL, migrations.Coord)
 		return err
 	})
-	db, plans := explained(t, url)
+}
+
+// TestGatedPlan pins the plans of a look for runs behind gates, of which nearly all
+// are full or hold runs of a kind that is: it reads nothing of their backlog, nor of
+// what has ended or has no handler.
+func TestGatedPlan(t *testing.T) {
+	conn, plans := explained(t, migrated(t))
+	db := bun.NewDB(conn, pgdialect.New())
+	exec := func(statement string) {
+		t.Helper()
+		if _, err := db.ExecContext(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const run = `INSERT INTO coord_runs (payload, exclusive, due_at, max_attempts, backoff, max_backoff, timeout,
+		at_most_once, created_at, state, at, priority, gate, concurrency_limit, kind) SELECT '', false, now(), 3, 1, 1, 0, false, now(), `
+	exec(`ALTER TABLE coord_runs SET (autovacuum_enabled = off)`)
+	exec(run + `'succeeded', now() - interval '1 minute', 2, NULL, 0, 'a' FROM generate_series(1, 100000)`)
+	exec(run + `'queued', now() - interval '1 minute', 2, 'key:' || i % 100, 1, 'a' FROM generate_series(1, 50000) AS i`)
+	exec(run + `'running', now() + interval '1 minute', 2, 'key:' || i, 1, 'a' FROM generate_series(1, 99) AS i`)
+	exec(run + `'queued', now() - interval '1 minute', 2, 'key:b', 9, 'b' FROM generate_series(1, 5000) AS i`)
+	exec(run + `'queued', now() - interval '1 minute', 2, 'kind:b', 0, 'b' FROM generate_series(1, 5000) AS i`)
+	exec(run + `'queued', now() - interval '1 minute', 2, 'key:b', 9, 'without a handler' FROM generate_series(1, 5000) AS i`)
+	exec(run + `'running', now() + interval '1 minute', 2, 'kind:b', 0, 'b'`)
+	exec(`ANALYZE coord_runs`)
+	*plans = nil
+	err := inTx(t.Context(), db, func(tx bun.Tx) error {
+		ids, err := pickGated(t.Context(), tx, coord.ClaimOptions{Kinds: []string{"a", "b"}, Limit: 5, Limits: map[string]int{"b": 1}})
+		if err == nil && len(ids) != 1 {
+			t.Errorf("the runs %v were picked, want one", ids)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := strings.Join(*plans, "\n")
+	for _, want := range []string{
+		"using coord_runs_gated on coord_runs", "using coord_runs_gated_running on coord_runs",
+		"Index Cond: ((gate = lanes.gate) AND (concurrency_limit = lanes.places) AND (kind = lanes.kind)", "using coord_runs_claim on coord_runs",
+	} {
+		if !strings.Contains(all, want) {
+			t.Errorf("the plans lack %q", want)
+		}
+	}
+	for _, read := range regexp.MustCompile(`on coord_runs.*actual rows=(\d+) loops=(\d+)`).FindAllStringSubmatch(all, -1) {
+		rows, _ := strconv.Atoi(read[1])
+		loops, _ := strconv.Atoi(read[2])
+		if rows*loops > 1000 {
+			t.Errorf("a look reads %d rows: %s", rows*loops, read[0])
+		}
+	}
+	if strings.Contains(all, "Seq Scan on coord_") {
+		t.Error("a look reads the whole table")
+	}
+	if t.Failed() {
+		t.Log(all)
+	}
+}
+
+// TestClaimPlan pins the plans of a claim and of finishing, with a million runs
+// that ended or are not due, and many tasks: they search the indexes,
+// priority by priority, and read no more than they take. The plans were made when
+// the tables were empty, and nobody has looked at the tables since.
+func TestClaimPlan(t *testing.T) {
+	db, plans := explained(t, migrated(t))
 	exec := func(statement string) {
 		t.Helper()
 		if _, err := db.ExecContext(t.Context(), statement); err != nil {

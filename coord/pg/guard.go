@@ -135,9 +135,16 @@ func (g *guarded) Ping(ctx context.Context) error {
 	return g.pqConn.Ping(ctx)
 }
 
+// BeginTx gives a transaction through a pooler the timeouts that the connection could
+// not be given: what a process has locked that stands still, others wait for.
 func (g *guarded) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
 	ctx, release := g.watch(ctx)
 	tx, err := g.pqConn.BeginTx(ctx, opts)
+	if err == nil && g.pooled {
+		if _, err = g.pqConn.ExecContext(ctx, setTimeouts, nil); err != nil {
+			_ = tx.Rollback()
+		}
+	}
 	if err != nil {
 		release()
 		return nil, err

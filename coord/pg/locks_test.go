@@ -44,18 +44,22 @@ func execOnce(url, statement string) error {
 // waitForLock returns when a backend of the database waits for a lock.
 func waitForLock(t *testing.T, db *bun.DB) {
 	t.Helper()
+	waitFor(t, db, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)
+}
+
+// waitFor returns when the count is above zero.
+func waitFor(t *testing.T, db *bun.DB, count string) {
+	t.Helper()
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
 		var n int
-		err := db.QueryRowContext(t.Context(), `SELECT count(*) FROM pg_stat_activity
-			WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&n)
-		if err != nil {
+		if err := db.QueryRowContext(t.Context(), count).Scan(&n); err != nil {
 			t.Fatal(err)
 		}
 		if n > 0 {
 			return
 		}
 	}
-	t.Fatal("nobody waits for a lock")
+	t.Fatalf("none: %s", count)
 }
 
 func claim(t *testing.T, b coord.Backend, limit int) []coord.Claim {

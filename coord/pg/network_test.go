@@ -198,7 +198,8 @@ func protocolViolation(message string) []byte {
 	return append(packet, body...)
 }
 
-// A pooler that refuses settings gets connections without them.
+// A pooler that refuses settings gets connections without them, and transactions that
+// set them for themselves.
 func TestPoolerRefusesSettings(t *testing.T) {
 	database := testenv.NewDatabase(t, "coord_live", migrate)
 	_, through := startProxy(t, database, true)
@@ -213,6 +214,20 @@ func TestPoolerRefusesSettings(t *testing.T) {
 	}
 	if err := admin(t, database).QueryRowContext(t.Context(), `SHOW statement_timeout`).Scan(&timeout); err != nil || timeout != "15s" {
 		t.Errorf("directly statement_timeout is %q, %v", timeout, err)
+	}
+	tx := begin(t, db)
+	for setting, want := range map[string]string{
+		"statement_timeout": "15s", "lock_timeout": "10s", "idle_in_transaction_session_timeout": "30s",
+	} {
+		if err := tx.QueryRowContext(t.Context(), `SHOW `+setting).Scan(&timeout); err != nil || timeout != want {
+			t.Errorf("in a transaction behind the pooler %s is %q, %v", setting, timeout, err)
+		}
+	}
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.QueryRowContext(t.Context(), `SHOW lock_timeout`).Scan(&timeout); err != nil || timeout != "0" {
+		t.Errorf("after it lock_timeout is %q, %v", timeout, err)
 	}
 }
 

@@ -33,23 +33,26 @@ func (c claimer) Runs(ctx context.Context, f coord.RunFilter) iter.Seq2[coord.Ru
 	}
 }
 
-// reapBatch is how many rows one clean-up statement deletes.
-const reapBatch = 1000
+// reapBatch is how many rows one clean-up statement deletes, and reapLines how many
+// lines of logs make it stop sooner.
+const (
+	reapBatch = 1000
+	reapLines = 50000
+)
 
 func (c claimer) Prune(ctx context.Context, r coord.RunRetention) (n int, err error) {
 	if r.Age > 0 {
-		n, err = c.b.prune(ctx, `SELECT id FROM coord_runs WHERE state > 'running' AND at < coord_now() - ? * interval '1 microsecond'
-			LIMIT ? FOR UPDATE SKIP LOCKED`, row.Micros(r.Age), reapBatch)
+		n, err = c.b.prune(ctx, `state > 'running' AND at < coord_now() - ? * interval '1 microsecond'`, row.Micros(r.Age))
 		if err != nil {
 			return 0, err
 		}
 	}
 	if r.Keep > 0 {
-		more, err := c.b.prune(ctx, `SELECT id FROM coord_runs WHERE id IN (
+		more, err := c.b.prune(ctx, `id IN (
 				SELECT old.id FROM coord_tasks t CROSS JOIN LATERAL (
 					SELECT id FROM coord_runs WHERE task_id = t.id AND state > 'running' ORDER BY id DESC OFFSET ? LIMIT ?
 				) AS old LIMIT ?
-			) FOR UPDATE SKIP LOCKED`, r.Keep, reapBatch, reapBatch)
+			)`, r.Keep, reapBatch, reapBatch)
 		if n += more; err != nil {
 			return n, err
 		}
@@ -57,12 +60,19 @@ func (c claimer) Prune(ctx context.Context, r coord.RunRetention) (n int, err er
 	return n, nil
 }
 
-// prune deletes the runs that a query finds, and their logs.
+// prune deletes runs for which a condition holds, and their logs.
 func (b *backend) prune(ctx context.Context, which string, args ...any) (int, error) {
 	var gone []int
-	err := b.db.NewRaw(`WITH gone AS (DELETE FROM coord_runs WHERE id IN (`+which+`) RETURNING id),
-		log AS (DELETE FROM coord_run_log WHERE run_id IN (SELECT id FROM gone))
-		SELECT count(*) FROM gone`, args...).Scan(ctx, &gone)
+	err := b.db.NewRaw(`WITH old AS MATERIALIZED (
+			SELECT id, LEAST(log_lines, ?) AS lines FROM coord_runs WHERE `+which+` LIMIT ? FOR UPDATE SKIP LOCKED
+		), few AS (
+			SELECT id, sum(lines) OVER (ROWS UNBOUNDED PRECEDING) - lines AS before FROM old
+		), gone AS (
+			DELETE FROM coord_runs WHERE id IN (SELECT id FROM few WHERE before < ?) RETURNING id
+		), log AS (
+			DELETE FROM coord_run_log WHERE run_id IN (SELECT id FROM gone)
+		)
+		SELECT count(*) FROM gone`, slices.Concat([]any{coord.MaxLogLines}, args, []any{reapBatch, reapLines})...).Scan(ctx, &gone)
 	if err != nil || len(gone) == 0 {
 		return 0, storeError(ctx, err)
 	}
@@ -72,6 +82,10 @@ func (b *backend) prune(ctx context.Context, which string, args ...any) (int, er
 func (c claimer) Report(ctx context.Context, reports ...coord.Report) error {
 	return storeError(ctx, report(ctx, c.b.db, reports))
 }
+
+// mostLines is where counting the lines of a run ends, with room in the column for
+// those of one more report.
+const mostLines = 2_000_000_000
 
 // report notes progress and log lines of claims that are held, by one statement.
 func report(ctx context.Context, db bun.IDB, reports []coord.Report) error {
@@ -98,7 +112,7 @@ func report(ctx context.Context, db bun.IDB, reports []coord.Report) error {
 		), reported AS (
 			UPDATE coord_runs AS r SET
 				progress = CASE WHEN held.progress = 0 THEN r.progress ELSE held.progress END,
-				log_lines = r.log_lines + held.lines
+				log_lines = LEAST(r.log_lines, ?) + held.lines
 			FROM held WHERE r.id = held.id RETURNING r.id, r.attempt, r.log_lines - held.lines AS before
 		), logged AS (
 			INSERT INTO coord_run_log (run_id, number, attempt, at, line)
@@ -106,7 +120,8 @@ func report(ctx context.Context, db bun.IDB, reports []coord.Report) error {
 			FROM unnest(?::bigint[], ?::integer[], ?::text[]) AS l (id, number, line) JOIN reported r ON r.id = l.id
 			WHERE r.before + l.number <= ?
 		)
-		SELECT lost.id FROM unnest(?::bigint[]) AS lost (id) WHERE id NOT IN (SELECT id FROM reported)`, pq.Int64Array(ids), pq.Int64Array(tokens), pq.Int64Array(progress), pq.Int64Array(counts),
+		SELECT lost.id FROM unnest(?::bigint[]) AS lost (id) WHERE id NOT IN (SELECT id FROM reported)`,
+		pq.Int64Array(ids), pq.Int64Array(tokens), pq.Int64Array(progress), pq.Int64Array(counts), mostLines,
 		pq.Int64Array(owners), pq.Int64Array(numbers), pq.StringArray(lines), coord.MaxLogLines, pq.Int64Array(ids)).Scan(ctx, &lost)
 	if err != nil {
 		return err

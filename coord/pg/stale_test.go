@@ -1,7 +1,9 @@
 package pg_test
 
 import (
+	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -140,6 +142,28 @@ func TestFencedWhileWaiting(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Somebody changes one of the runs for longer than its worker waits. The leases of
+// the others are extended.
+func TestExtendBesideALockedRun(t *testing.T) {
+	url := testenv.NewDatabase(t, "coord_live", migrate)
+	b, db := replica(t, url, time.Hour), admin(t, url)
+	claims := held(t, b)
+	tx := begin(t, db)
+	exec(t, tx, `SELECT FROM coord_runs WHERE id = ? FOR UPDATE`, claims[0].Run.ID)
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	extended, err := b.Claimer().Extend(ctx, time.Hour, claims...)
+	if !slices.Equal(ids(extended), []coord.RunID{claims[1].Run.ID}) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the runs %v were extended, %v; want run %d and no more in time", ids(extended), err, claims[1].Run.ID)
+	}
+	if err := tx.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	if extended, err = b.Claimer().Extend(t.Context(), time.Hour, claims...); len(extended) != 2 || err != nil {
+		t.Errorf("the runs %v were extended, %v; want both", ids(extended), err)
 	}
 }
 

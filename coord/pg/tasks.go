@@ -213,17 +213,25 @@ const gateOf = `'key:' || NULLIF(concurrency_key, '')`
 const notInTheWay = `NOT (overlap = 'forbid' AND EXISTS (
 	SELECT FROM coord_runs r WHERE r.task_id = t.id AND r.state <= 'running'))`
 
-// fireBatch is how many tasks are fired in one transaction.
-const fireBatch = 100
+// fireBatch is how many tasks are fired in one transaction, which ends sooner when
+// they have so many occurrences that it made fireRuns runs.
+const (
+	fireBatch = 100
+	fireRuns  = 1000
+)
 
 // fire turns due occurrences into queued runs and moves the tasks on, in one
-// transaction. It returns how many runs it made. A task whose schedule can't be
-// computed here is left as it is and keeps no other from firing; bad says what is
-// wrong with the last such.
-func (b *backend) fire(ctx context.Context, kinds []string) (made int, bad, err error) {
+// transaction. It returns how many tasks it moved on, which may be less than are
+// due. A task whose schedule can't be computed here is left as it is and keeps no
+// other from firing; bad says what is wrong with the last such.
+func (b *backend) fire(ctx context.Context, kinds []string) (fired int, bad, err error) {
 	err = inTx(ctx, b.db, func(tx bun.Tx) error {
+		if _, err := tx.ExecContext(ctx, brief); err != nil {
+			return err
+		}
 		var last row.Task
-		for fired := false; !fired; {
+		made := 0
+		for fired == 0 {
 			var tasks []struct {
 				row.Task
 				Now row.Time `bun:"now"`
@@ -242,21 +250,25 @@ func (b *backend) fire(ctx context.Context, kinds []string) (made int, bad, err 
 					bad = fmt.Errorf("task %q: %w", t.Name, err)
 					continue
 				}
-				n, err := fireTask(ctx, tx, t.Task, due, next)
-				if err != nil {
+				if err := fireTask(ctx, tx, t.Task, due, next); err != nil {
 					return err
 				}
-				made += n
-				fired = true
+				fired++
+				if made += len(due); made >= fireRuns {
+					break
+				}
 			}
 			last = tasks[len(tasks)-1].Task // when none could fire, look behind them
 		}
 		return nil
 	})
-	return made, bad, err
+	if err != nil {
+		return 0, bad, err
+	}
+	return fired, bad, nil
 }
 
-func fireTask(ctx context.Context, tx bun.Tx, t row.Task, due []time.Time, next time.Time) (made int, err error) {
+func fireTask(ctx context.Context, tx bun.Tx, t row.Task, due []time.Time, next time.Time) error {
 	for _, at := range due {
 		var ids []int64
 		err := tx.NewRaw(`INSERT INTO coord_runs AS r (task_id, kind, payload, state, exclusive, scheduled_for, at, due_at,
@@ -268,9 +280,8 @@ func fireTask(ctx context.Context, tx bun.Tx, t row.Task, due []time.Time, next 
 			t.MaxAttempts, t.Backoff, t.MaxBackoff, t.Timeout, t.Priority,
 			gate.Of(coord.Concurrency{Key: t.Key}), t.Limit, t.AtMostOnce).Scan(ctx, &ids)
 		if err != nil {
-			return 0, err
+			return err
 		}
-		made += len(ids)
 		if len(ids) > 0 {
 			continue
 		}
@@ -280,9 +291,9 @@ func fireTask(ctx context.Context, tx bun.Tx, t row.Task, due []time.Time, next 
 		err = tx.NewRaw(`SELECT 1 FROM coord_runs WHERE task_id = ? AND scheduled_for = ?`,
 			t.ID, row.Time{Time: at}).Scan(ctx, &known)
 		if err != nil || len(known) == 0 {
-			return made, err
+			return err
 		}
 	}
-	_, err = tx.NewRaw(`UPDATE coord_tasks SET next_at = ? WHERE id = ?`, row.Time{Time: next}, t.ID).Exec(ctx)
-	return made, err
+	_, err := tx.NewRaw(`UPDATE coord_tasks SET next_at = ? WHERE id = ?`, row.Time{Time: next}, t.ID).Exec(ctx)
+	return err
 }

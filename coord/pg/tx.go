@@ -31,6 +31,11 @@ func inTx(ctx context.Context, db *bun.DB, fn func(tx bun.Tx) error) error {
 	return tx.Commit()
 }
 
+// brief is for a transaction of the driver's own, of several statements, while others
+// wait for what it locks or pass that over: the server ends it soon when this process
+// stands still.
+const brief = `SET LOCAL idle_in_transaction_session_timeout = 3000`
+
 func (b *backend) InTx(ctx context.Context, fn func(context.Context, coord.Tx) error) error {
 	t := &tx{b: b}
 	err := inTx(ctx, b.db, func(sqlTx bun.Tx) error {

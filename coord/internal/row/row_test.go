@@ -20,6 +20,7 @@ import (
 	_ "modernc.org/sqlite"
 
 	"github.com/tandemhq/tandem/coord"
+	"github.com/tandemhq/tandem/coord/internal/gate"
 	"github.com/tandemhq/tandem/internal/testenv"
 )
 
@@ -310,7 +311,7 @@ func zeroFields(v any, but ...string) (names []string) {
 // TestNoFieldIsForgotten fails when a column or a field is added to one side only.
 func TestNoFieldIsForgotten(t *testing.T) {
 	run := filled[Run]()
-	run.State = string(coord.Running)
+	run.State, run.Gate = string(coord.Running), gate.Of(coord.Concurrency{Key: "key"})
 	for name, zero := range map[string][]string{
 		"run":   zeroFields(run.Coord(), "Duplicate"),
 		"task":  zeroFields(filled[Task]().Coord()),

@@ -77,7 +77,8 @@ CREATE TABLE coord_runs (
 -- in the way, whatever their number.
 CREATE INDEX coord_runs_claim ON coord_runs (priority, at, id) WHERE state <= 'running' AND gate IS NULL;
 -- Runs that wait for a place do not stand in the way of those that need none.
-CREATE INDEX coord_runs_gated ON coord_runs (gate, state, priority, at, id) WHERE state <= 'running' AND gate IS NOT NULL;
+CREATE INDEX coord_runs_gated ON coord_runs (gate, concurrency_limit, kind, priority, at, id) WHERE state = 'queued' AND gate IS NOT NULL;
+CREATE INDEX coord_runs_gated_running ON coord_runs (at) WHERE state = 'running' AND gate IS NOT NULL;
 CREATE INDEX coord_runs_gated_due ON coord_runs (at) WHERE state <= 'running' AND gate IS NOT NULL;
 CREATE UNIQUE INDEX coord_runs_occurrence ON coord_runs (task_id, scheduled_for) WHERE scheduled_for IS NOT NULL;
 CREATE UNIQUE INDEX coord_runs_exclusive ON coord_runs (task_id) WHERE exclusive AND state <= 'running';
