@@ -33,8 +33,8 @@ type Claimer interface {
 	// DeleteTask removes the task, cancels its queued runs and asks its running
 	// ones to stop. Its history stays until pruned. ErrNotFound if there is none.
 	DeleteTask(ctx context.Context, name string) error
-	// PauseTask stops or resumes the occurrences of a task, whatever its version;
-	// its runs in flight are untouched. On resume the misfire policy decides what
+	// PauseTask stops or resumes the occurrences of a task, whatever its version,
+	// which grows; its runs in flight are untouched. On resume the misfire policy decides what
 	// becomes of the occurrences that were missed. ErrNotFound if there is none.
 	PauseTask(ctx context.Context, name string, paused bool) error
 	// Trigger queues a run of the task now, whether the task is paused or not. A key
@@ -187,7 +187,7 @@ type Task struct {
 	Concurrency Concurrency   // of its runs
 	AtMostOnce  bool          // never run again after its worker vanished
 	Paused      bool          //
-	Version     int64         // grows with each PutTask
+	Version     int64         // grows with each PutTask and PauseTask
 	NextAt      time.Time     // next occurrence, set by the store; zero: none
 	CreatedAt   time.Time     // set by the store
 	UpdatedAt   time.Time     // set by the store

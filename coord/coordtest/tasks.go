@@ -285,6 +285,24 @@ var taskTests = []test{
 		f.store.Advance(time.Hour)
 		f.claimNone(f.one, "k", "the task was put as paused")
 	}},
+	{"a pause is not undone by an edit that does not know of it", func(f *fixture) {
+		before := f.put(minutely("", ""))
+		must(f, "PauseTask", f.two.Claimer().PauseTask(f.ctx, "n", true))
+		_, err := f.one.Claimer().PutTask(f.ctx, before)
+		is(f, "PutTask of the version before the pause", err, coord.ErrConflict)
+		equal(f, "Paused", f.task("n").Paused, true)
+	}},
+	{"many tasks that are due at once all fire", func(f *fixture) {
+		for i := range 250 {
+			t := coord.Task{Name: fmt.Sprintf("n%03d", i), Kind: "k", Schedule: "@every 24h"}
+			if i < 120 {
+				t.Misfire = coord.MisfireSkip
+			}
+			f.put(t)
+		}
+		f.store.Advance(25 * time.Hour)
+		f.claimCount("when 130 of 250 tasks make a run", f.one, want("k", 1000), 130)
+	}},
 	{"an edit does not touch runs in flight, nor they it", func(f *fixture) {
 		f.put(minutely("", ""))
 		f.store.Advance(time.Minute)

@@ -123,7 +123,10 @@ func (s *Store) pauseTask(now time.Time, name string, paused bool) error {
 	if t == nil {
 		return coord.ErrNotFound
 	}
-	s.changeTask(t, func(t *coord.Task) { t.Paused, t.UpdatedAt = paused, now })
+	s.changeTask(t, func(t *coord.Task) {
+		t.Paused, t.UpdatedAt = paused, now
+		t.Version++
+	})
 	s.ring = s.ring || !paused
 	return nil
 }

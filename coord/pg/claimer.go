@@ -194,6 +194,9 @@ func (c claimer) takeOnce(ctx context.Context, o coord.ClaimOptions) (claims []c
 			if err != nil {
 				return nil, left, err
 			}
+			if claims == nil {
+				claims = make([]coord.Claim, 0, o.Limit) // where there is one there are more
+			}
 			claims = append(claims, claim)
 		case "tasks":
 			left.tasks = true
@@ -252,7 +255,7 @@ func finish(ctx context.Context, db bun.IDB, results []coord.Result) (news, erro
 	n := len(results)
 	var queued news
 	ids, tokens, delays, refunds := make([]int64, n), make([]int64, n), make([]int64, n), make([]int64, n)
-	states, texts, claims := make([]string, n), make([]string, n), make([]coord.Claim, n)
+	states, texts := make([]string, n), make([]string, n)
 	plain := true // all have succeeded
 	for i, r := range results {
 		s := r.Settle()
@@ -260,7 +263,6 @@ func finish(ctx context.Context, db bun.IDB, results []coord.Result) (news, erro
 			queued = newRuns
 		}
 		plain = plain && s.State == coord.Succeeded
-		claims[i] = r.Claim
 		ids[i], tokens[i], states[i] = int64(r.Claim.Run.ID), r.Claim.Token, string(s.State)
 		delays[i], refunds[i], texts[i] = row.Micros(s.Delay), int64(row.Refund(s)), s.Error
 	}
@@ -272,6 +274,13 @@ func finish(ctx context.Context, db bun.IDB, results []coord.Result) (news, erro
 	err := db.NewRaw(`SELECT * FROM coord_finish(?, ?, ?, ?, ?, ?)`, args...).Scan(ctx, &lost)
 	if err != nil {
 		return 0, err
+	}
+	if len(lost) == 0 {
+		return queued, nil
+	}
+	claims := make([]coord.Claim, n)
+	for i, r := range results {
+		claims[i] = r.Claim
 	}
 	return queued, row.Fenced(claims, lost)
 }

@@ -147,7 +147,7 @@ func (c claimer) PauseTask(ctx context.Context, name string, paused bool) error 
 
 func pauseTask(ctx context.Context, db bun.IDB, name string, paused bool) (news, error) {
 	var ids []int64
-	err := db.NewRaw(`UPDATE coord_tasks SET paused = ?, updated_at = coord_clock() WHERE name = ? RETURNING id`,
+	err := db.NewRaw(`UPDATE coord_tasks SET paused = ?, version = version + 1, updated_at = coord_clock() WHERE name = ? RETURNING id`,
 		paused, name).Scan(ctx, &ids)
 	switch {
 	case err != nil:

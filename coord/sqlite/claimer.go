@@ -99,21 +99,35 @@ func (c claimer) Claim(ctx context.Context, o coord.ClaimOptions) (claims []coor
 			return nil, storeError(ctx, err)
 		}
 	}
-	var bad error
-	ended := 0
-	err = c.b.inTx(ctx, func(ctx context.Context, tx transaction) error {
-		claims, ended, bad, err = tx.fireAndClaim(ctx, o)
-		return err
-	})
-	if err != nil {
-		return nil, storeError(ctx, err)
+	for {
+		var did turn
+		err = c.b.inTx(ctx, func(ctx context.Context, tx transaction) (err error) {
+			did, err = tx.fireAndClaim(ctx, o)
+			return err
+		})
+		if err != nil {
+			break
+		}
+		claims, o.Limit = append(claims, did.claims...), o.Limit-len(did.claims)
+		c.b.plenty.Store(o.Limit == 0)
+		more := did.fired > 0 && o.Limit == 0       // than fits, perhaps
+		c.b.ring(news{runs: more || did.ended > 0}) // which have made way
+		if err = did.bad; did.fired == 0 || o.Limit == 0 {
+			break
+		}
 	}
-	c.b.plenty.Store(len(claims) == o.Limit)
-	c.b.ring(news{runs: ended > 0}) // they have made way
 	if len(claims) > 0 {
-		return claims, nil // they are leased; what is bad will come again
+		return claims, nil // they are leased; what is wrong will come again
 	}
-	return nil, bad
+	return nil, storeError(ctx, err)
+}
+
+// turn is what one transaction of a claim did.
+type turn struct {
+	claims []coord.Claim
+	ended  int   // runs that were lost
+	fired  int   // tasks; others may be due
+	bad    error // what is wrong with a task that could not fire
 }
 
 // work is what is due.
@@ -145,23 +159,23 @@ func (t transaction) look(ctx context.Context, kinds []string) (there work, err 
 
 // fireAndClaim takes due runs, also those of occurrences that are due now, and
 // reports how many had to end instead.
-func (t transaction) fireAndClaim(ctx context.Context, o coord.ClaimOptions) (claims []coord.Claim, ended int, bad, err error) {
+func (t transaction) fireAndClaim(ctx context.Context, o coord.ClaimOptions) (did turn, err error) {
 	there, err := t.look(ctx, o.Kinds)
 	if err != nil {
-		return nil, 0, nil, err
+		return turn{}, err
 	}
 	if there.tasks {
-		if bad, err = t.fire(ctx, o.Kinds); err == nil {
+		if did.fired, did.bad, err = t.fire(ctx, o.Kinds); err == nil {
 			there, err = t.look(ctx, o.Kinds)
 		}
 		if err != nil {
-			return nil, 0, nil, err
+			return turn{}, err
 		}
 	}
 	if there.free || there.gated {
-		claims, ended, err = t.claim(ctx, o, there.gated || len(o.Limits) > 0)
+		did.claims, did.ended, err = t.claim(ctx, o, there.gated || len(o.Limits) > 0)
 	}
-	return claims, ended, bad, err
+	return did, err
 }
 
 // claim takes due runs and reports how many had to end instead.

@@ -148,7 +148,7 @@ func (c claimer) PauseTask(ctx context.Context, name string, paused bool) error 
 
 func pauseTask(ctx context.Context, tx bun.Tx, now row.Time, name string, paused bool) error {
 	var ids []int64
-	err := tx.NewRaw(`UPDATE coord_tasks SET paused = ?, updated_at = ? WHERE name = ? RETURNING id`,
+	err := tx.NewRaw(`UPDATE coord_tasks SET paused = ?, version = version + 1, updated_at = ? WHERE name = ? RETURNING id`,
 		paused, now, name).Scan(ctx, &ids)
 	if err == nil && len(ids) == 0 {
 		return coord.ErrNotFound
@@ -221,18 +221,22 @@ const notInTheWay = `NOT (overlap = 'forbid' AND EXISTS (
 // fireBatch is how many tasks are fired in one transaction.
 const fireBatch = 100
 
+// fireRuns is after how many runs a transaction fires no further task.
+const fireRuns = 1000
+
 // fire turns due occurrences into queued runs and moves the tasks on. A task
 // whose schedule can't be computed here is left as it is and keeps no other from
 // firing; bad says what is wrong with the last such.
-func (t transaction) fire(ctx context.Context, kinds []string) (bad, err error) {
+func (t transaction) fire(ctx context.Context, kinds []string) (fired int, bad, err error) {
 	var last row.Task
-	for fired := false; !fired; {
+	made := 0
+	for fired == 0 {
 		var tasks []row.Task
 		err = t.NewRaw(`SELECT `+row.TaskColumns+` FROM coord_tasks t
 			WHERE next_at <= ? AND NOT paused AND kind IN (?) AND `+notInTheWay+` AND (next_at, id) > (?, ?)
 			ORDER BY next_at, id LIMIT ?`, t.now, bun.List(kinds), last.NextAt.UnixMicro(), last.ID, fireBatch).Scan(ctx, &tasks)
 		if err != nil || len(tasks) == 0 {
-			return bad, err
+			return 0, bad, err
 		}
 		for _, task := range tasks {
 			due, next, err := plan.Fire(task.Coord(), t.now.Time)
@@ -241,13 +245,16 @@ func (t transaction) fire(ctx context.Context, kinds []string) (bad, err error) 
 				continue
 			}
 			if err := t.fireTask(ctx, task, due, next); err != nil {
-				return nil, err
+				return 0, bad, err
 			}
-			fired = true
+			fired++
+			if made += len(due); made >= fireRuns {
+				break
+			}
 		}
 		last = tasks[len(tasks)-1] // when none could fire, look behind them
 	}
-	return bad, nil
+	return fired, bad, nil
 }
 
 func (t transaction) fireTask(ctx context.Context, task row.Task, due []time.Time, next time.Time) error {

@@ -219,3 +219,16 @@ func fenced(lost []coord.Claim) error {
 // Awaited reports whether something may wait for the run to end: an occurrence of
 // its task, or a run that needs its place.
 func Awaited(r coord.Run) bool { return r.TaskID != 0 || r.Concurrency.Key != "" }
+
+// Claims returns the claims of rows that are running, in the order in which they
+// were due.
+func Claims(rows []Run) []coord.Claim {
+	claims := make([]coord.Claim, 0, len(rows))
+	for _, r := range rows {
+		if r.State == string(coord.Running) {
+			claims = append(claims, coord.Claim{Run: r.Coord(), Token: r.Token})
+		}
+	}
+	SortClaims(claims)
+	return claims
+}

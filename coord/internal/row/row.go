@@ -3,9 +3,7 @@
 package row
 
 import (
-	"cmp"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/uptrace/bun/dialect"
@@ -164,45 +162,6 @@ func Runs(rows []Run) []coord.Run {
 		runs[i] = r.Coord()
 	}
 	return runs
-}
-
-// Claims returns the claims among the rows that a claim statement touched, by
-// priority and due time. The other rows are runs that had to end instead.
-func Claims(rows []Run) []coord.Claim {
-	slices.SortFunc(rows, func(a, b Run) int {
-		return cmp.Or(cmp.Compare(a.Priority, b.Priority), a.DueAt.Compare(b.DueAt.Time), cmp.Compare(a.ID, b.ID))
-	})
-	claims := make([]coord.Claim, 0, len(rows))
-	for _, r := range rows {
-		if r.State == string(coord.Running) {
-			claims = append(claims, coord.Claim{Run: r.Coord(), Token: r.Token})
-		}
-	}
-	return claims
-}
-
-// Held splits claims into those whose rows a fenced statement touched, with
-// those rows' present state, and an error that names the others. The statement
-// leaves the token as it is.
-func Held(claims []coord.Claim, touched []Run) ([]coord.Claim, error) {
-	byID := make(map[coord.RunID]Run, len(touched))
-	for _, r := range touched {
-		byID[coord.RunID(r.ID)] = r
-	}
-	held := make([]coord.Claim, 0, len(claims))
-	var lost []coord.Claim
-	for _, c := range claims {
-		// The same call may name an older claim of the same run.
-		if r, ok := byID[c.Run.ID]; ok && r.Token == c.Token {
-			held = append(held, coord.Claim{Run: r.Coord(), Token: r.Token})
-		} else {
-			lost = append(lost, c)
-		}
-	}
-	if len(lost) > 0 {
-		return held, &coord.FencedError{Claims: lost}
-	}
-	return held, nil
 }
 
 // LogLine is a row of coord_run_log.

@@ -169,58 +169,50 @@ func TestClaimsOrder(t *testing.T) {
 	if want := []coord.RunID{2, 5, 4, 9, 1}; !slices.Equal(ids, want) {
 		t.Errorf("the order is %v, want %v", ids, want)
 	}
-	if got := Claims(nil); got == nil || len(got) != 0 {
-		t.Errorf("the claims of no rows are %#v", got)
-	}
 }
 
-func TestHeld(t *testing.T) {
+func TestExtended(t *testing.T) {
+	noon := at(2026, 5, 4, 12, 0, 0, 0)
 	claim := func(id coord.RunID, token int64) coord.Claim {
-		return coord.Claim{Run: coord.Run{ID: id}, Token: token, Deadline: at(2026, 1, 1, 0, 0, 0, 0)}
+		return coord.Claim{Run: coord.Run{ID: id, Kind: "k"}, Token: token, Deadline: at(2026, 1, 1, 0, 0, 0, 0)}
 	}
-	row := func(id, token int64) Run {
-		return Run{ID: id, Token: token, State: string(coord.Running), CancelRequested: id == 2}
+	lease := func(id, token int64) Lease {
+		return Lease{ID: id, Token: token, At: Time{noon}, CancelRequested: id == 2, Progress: 40, LogLines: 7}
 	}
 	for _, test := range []struct {
 		name       string
 		claims     []coord.Claim
-		touched    []Run
+		leases     []Lease
 		held, lost []coord.Claim
 	}{
 		{"nothing", nil, nil, nil, nil},
 		{
 			"all, in the order of the claims",
 			[]coord.Claim{claim(3, 1), claim(1, 1), claim(2, 5)},
-			[]Run{row(1, 1), row(2, 5), row(3, 1)},
+			[]Lease{lease(1, 1), lease(2, 5), lease(3, 1)},
 			[]coord.Claim{claim(3, 1), claim(1, 1), claim(2, 5)},
 			nil,
 		},
-		{
-			"some",
-			[]coord.Claim{claim(1, 1), claim(2, 1)},
-			[]Run{row(2, 1)},
-			[]coord.Claim{claim(2, 1)},
-			[]coord.Claim{claim(1, 1)},
-		},
+		{"some", []coord.Claim{claim(1, 1), claim(2, 1)}, []Lease{lease(2, 1)}, []coord.Claim{claim(2, 1)}, []coord.Claim{claim(1, 1)}},
 		{"none", []coord.Claim{claim(1, 1), claim(2, 1)}, nil, nil, []coord.Claim{claim(1, 1), claim(2, 1)}},
 		{
 			"an older claim beside the present one",
 			[]coord.Claim{claim(1, 1), claim(1, 2)},
-			[]Run{row(1, 2)},
+			[]Lease{lease(1, 2)},
 			[]coord.Claim{claim(1, 2)},
 			[]coord.Claim{claim(1, 1)},
 		},
 	} {
-		held, err := Held(test.claims, test.touched)
+		held, err := Extended(test.claims, test.leases)
 		if len(held) != len(test.held) {
 			t.Errorf("%s: held are %v, want %v", test.name, held, test.held)
 			continue
 		}
 		for i, c := range held {
-			if c.Run.ID != test.held[i].Run.ID || c.Token != test.held[i].Token {
+			if c.Run.ID != test.held[i].Run.ID || c.Token != test.held[i].Token || c.Run.Kind != "k" {
 				t.Errorf("%s: held are %v, want %v", test.name, held, test.held)
 			}
-			if c.Run.CancelRequested != (c.Run.ID == 2) || c.Run.State != coord.Running {
+			if c.Run.CancelRequested != (c.Run.ID == 2) || !c.Run.LeaseUntil.Equal(noon) || c.Run.Progress != 40 || c.Run.LogLines != 7 {
 				t.Errorf("%s: the claim does not show the present state: %+v", test.name, c)
 			}
 		}

@@ -74,31 +74,6 @@ func ByKey(rows []Run) map[string]coord.Run {
 	return byKey
 }
 
-// WithDuplicates returns the runs of an Enqueue in its order: inserted are those
-// that were new, in that order, and earlier are those that had the keys.
-func WithDuplicates(runs []coord.NewRun, inserted []Run, earlier map[string]coord.Run) ([]coord.Run, error) {
-	fresh := make(map[string]bool)
-	for _, r := range inserted {
-		fresh[r.UniqueKey] = true
-	}
-	all := make([]coord.Run, 0, len(runs))
-	for _, r := range runs {
-		if r.UniqueKey == "" || fresh[r.UniqueKey] {
-			fresh[r.UniqueKey] = false // the same key once more in this call is a duplicate
-			all = append(all, inserted[0].Coord())
-			inserted = inserted[1:]
-			continue
-		}
-		run, ok := earlier[r.UniqueKey]
-		if !ok {
-			return nil, gone(r.UniqueKey)
-		}
-		run.Duplicate = true
-		all = append(all, run)
-	}
-	return all, nil
-}
-
 // gone is the error for a run that was pruned between two statements.
 func gone(key string) error {
 	return fmt.Errorf("%w: the run with key %q has just gone; try again", coord.ErrConflict, key)
