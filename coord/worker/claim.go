@@ -117,7 +117,7 @@ func (w *Worker) take() (slots int) {
 	defer w.mu.Unlock()
 	part := max(w.o.Concurrency/parts, goodBatch)
 	slots = min(w.o.Concurrency-w.taken, part, coord.MaxBatch)
-	if w.more && slots < min(part, w.unwritten) {
+	if w.more && slots < min(part, w.unwritten) || w.unwritten >= w.o.Concurrency {
 		return 0
 	}
 	w.taken += slots

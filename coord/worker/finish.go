@@ -30,6 +30,7 @@ func (w *Worker) settle(r *Run, err error) {
 		r.end = end
 		w.writing.Add(1)
 		w.unwritten++
+		w.taken-- // for the next claim, which waits for the end to be written if there are many
 		w.ends = append(w.ends, r)
 		if !w.flushing {
 			w.flushing = true
@@ -70,7 +71,7 @@ func (w *Worker) flush() {
 		look := slices.ContainsFunc(runs, func(r *Run) bool { return w.wakes(r, r.end.outcome) })
 		w.mu.Lock()
 		w.unwritten -= len(runs)
-		w.free(len(runs), look)
+		w.free(0, look)
 		w.mu.Unlock()
 		w.writing.Add(-len(runs))
 		w.handlers.Add(-len(runs))

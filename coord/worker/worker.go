@@ -1,7 +1,8 @@
 // Package worker runs the handlers of due runs on top of a [coord.Claimer].
 //
-// A slot is taken before a run is claimed and given back when its end is
-// written, so a worker never holds more than it can run. Leases are extended,
+// A slot is taken before a run is claimed and given back when its handler has
+// ended, so a worker never holds more than it can run, and as many again whose ends
+// are being written. Leases are extended,
 // ends written and reports made for many runs together. Each handler's context
 // is cancelled by this process's own monotonic clock before its lease can end
 // at the store, even when every heartbeat hangs.
@@ -48,11 +49,11 @@ type Worker struct {
 	writing  sync.WaitGroup // one for each end that is not written yet
 
 	mu        sync.Mutex
-	taken     int  // slots: of runs, of ends that are not written yet, and of a claim under way
+	taken     int  // slots: of handlers at work and of a claim under way
 	more      bool // the last look filled every slot it had, so the store may have more
 	running   map[coord.RunID]*Run
 	ends      []*Run // whose ends are to be written
-	unwritten int    // those, and those that are being written
+	unwritten int    // those, and those that are being written; about as many as there are slots at most
 	flushing  bool   // the ends are being written
 	fence     *time.Timer
 	fenceAt   time.Time // when it fires; zero: it does not

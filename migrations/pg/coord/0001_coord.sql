@@ -41,7 +41,8 @@ CREATE TABLE coord_tasks (
 CREATE INDEX coord_tasks_due ON coord_tasks (next_at) WHERE next_at IS NOT NULL AND NOT paused;
 
 CREATE TABLE coord_runs (
-    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    -- With room in the index for the versions of a run, which is changed twice at least.
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY WITH (fillfactor = 50),
     task_id bigint,              -- NULL: of no task; outlives the task
     kind text NOT NULL,
     payload bytea NOT NULL,
