@@ -29,8 +29,7 @@ func (beforeQuery) AfterQuery(context.Context, *bun.QueryEvent) {}
 // watched is a replica whose statements pass before f.
 func watched(t *testing.T, url string, f beforeQuery) coord.Backend {
 	t.Helper()
-	db := admin(t, url)
-	db.AddQueryHook(f)
+	db := admin(t, url).WithQueryHook(f)
 	return openWith(t, pg.Options{URL: url, DB: db, Poll: time.Hour})
 }
 

@@ -47,7 +47,9 @@ func TestPick(t *testing.T) {
 		},
 		"a kind, of runs with a key too": {
 			candidates: []Candidate{
-				{ID: 1, Kind: "a", Gate: OfKind("a")}, {ID: 2, Kind: "a", Gate: x, Limit: 9}, {ID: 3, Kind: "a", Gate: OfKind("a")},
+				{ID: 1, Kind: "a", Gate: OfKind("a")},
+				{ID: 2, Kind: "a", Gate: x, Limit: 9},
+				{ID: 3, Kind: "a", Gate: OfKind("a")},
 				{ID: 4, Kind: "b", Gate: OfKind("b")},
 			},
 			most: 9, limits: map[string]int{"a": 3}, taken: Places{ByKind: map[string]int{"a": 1}}, want: []int64{1, 2, 4},
