@@ -2,6 +2,7 @@ package pg_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -170,5 +171,55 @@ func TestCleanUpWaitsForNobody(t *testing.T) {
 		if n, err := b.Broadcaster().Trim(t.Context(), coord.EventRetention{Age: time.Hour, Keep: keep}); n != keep || err != nil {
 			t.Errorf("Trim: %d, %v, want %d", n, err, keep)
 		}
+	}
+}
+
+// A trigger that meets another one which is not committed yet waits for it: that
+// there is no run to be seen is not enough.
+func TestTriggersDoNotOverlap(t *testing.T) {
+	url := testenv.NewDatabase(t, "coord_live", migrate)
+	b, db := replica(t, url, time.Hour), admin(t, url)
+	if _, err := b.Claimer().PutTask(t.Context(), coord.Task{Name: "t", Kind: "k"}); err != nil {
+		t.Fatal(err)
+	}
+	second := make(chan error, 1)
+	err := b.InTx(t.Context(), func(ctx context.Context, tx coord.Tx) error {
+		if _, err := tx.Trigger(ctx, "t", coord.TriggerOptions{}); err != nil {
+			return err
+		}
+		go func() {
+			_, err := b.Claimer().Trigger(t.Context(), "t", coord.TriggerOptions{})
+			second <- err
+		}()
+		waitForLock(t, db)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := <-second; !errors.Is(err, coord.ErrConflict) {
+		t.Errorf("the second trigger: %v, want ErrConflict", err)
+	}
+}
+
+// Whatever a task believes its next occurrence to be, one that has had its run gets
+// no other.
+func TestOccurrenceHasOneRun(t *testing.T) {
+	url := testenv.NewDatabase(t, "coord_live", migrate)
+	b, db := replica(t, url, time.Hour), admin(t, url)
+	_, err := b.Claimer().PutTask(t.Context(), coord.Task{Name: "t", Kind: "k", Schedule: "@at 2100-01-01 00:00", Overlap: coord.OverlapAllow})
+	if err != nil {
+		t.Fatal(err)
+	}
+	back := func() {
+		exec(t, db, `UPDATE coord_tasks SET next_at = '2026-01-02 03:04:05+00'`)
+	}
+	back()
+	if claims := claim(t, b, 10); len(claims) != 1 {
+		t.Fatalf("%d runs were claimed, want one", len(claims))
+	}
+	back()
+	if claims := claim(t, b, 10); len(claims) != 0 {
+		t.Errorf("the occurrence ran again: %v", claims)
 	}
 }
