@@ -232,7 +232,7 @@ var pgStatements = statements{
 			timeout, priority, at_most_once, created_at)
 		SELECT 'a', 'benchmark', 'queued', false, now(), now(), 3, 1, 1, 0, 2, false, now() FROM generate_series(1, $1)`,
 	claim: `WITH due AS MATERIALIZED (
-			SELECT id FROM floor_runs WHERE priority = 2 AND state IN ('queued', 'running') AND at <= now() AND kind = 'a'
+			SELECT id FROM floor_runs WHERE priority = 2 AND gate IS NULL AND state <= 'running' AND at <= now() AND kind = 'a'
 			ORDER BY at, id LIMIT $1 FOR UPDATE SKIP LOCKED)
 		UPDATE floor_runs r SET state = 'running', at = now() + interval '1 hour', token = token + 1, attempt = attempt + 1,
 			worker = 'bench', started_at = now() FROM due WHERE r.id = due.id RETURNING r.id`,
