@@ -115,7 +115,7 @@ func TestGatedPlan(t *testing.T) {
 // TestClaimPlan pins the plans of a claim and of finishing, with a million runs
 // that ended or are not due, and many tasks: they search the indexes,
 // priority by priority, and read no more than they take. The plans were made when
-// the tables were empty, and nobody has looked at the tables since.
+// there was one run, and nobody has looked at the tables since.
 func TestClaimPlan(t *testing.T) {
 	db, plans := explained(t, migrated(t))
 	exec := func(statement string) {
