@@ -48,13 +48,15 @@ type Options struct {
 
 // Cluster is a PostgreSQL server for tests. Its methods may be called concurrently.
 type Cluster struct {
-	base   url.URL
-	salt   string // sets this binary's templates apart on a server that outlives it
-	folder *folder
-	server *server
-	stop   sync.Once
+	base    url.URL
+	salt    string // sets this binary's templates apart on a server that outlives it
+	account *account
+	folder  *folder
+	start   func(ctx context.Context, ready func() bool, settings ...string) (*server, error)
+	stop    sync.Once
 
 	mu        sync.Mutex
+	server    *server // nil for one that somebody else runs
 	templates map[string]func() (string, error)
 }
 
@@ -63,6 +65,14 @@ type Cluster struct {
 // server is a child of this process and on Linux dies with it, however it ends; a folder
 // that a killed process left behind is removed by the next StartCluster.
 func StartCluster(ctx context.Context, opts Options) (*Cluster, error) {
+	return startCluster(ctx, opts, initialize)
+}
+
+// startCluster starts a server on what fill puts into the data folder.
+func startCluster(
+	ctx context.Context, opts Options, fill func(ctx context.Context, bindir string, f *folder, own *account) error,
+	settings ...string,
+) (*Cluster, error) {
 	own, err := serverAccount()
 	if err != nil {
 		return nil, err
@@ -80,10 +90,11 @@ func StartCluster(ctx context.Context, opts Options) (*Cluster, error) {
 		return nil, err
 	}
 	c := &Cluster{
+		account:   own,
 		folder:    f,
 		templates: map[string]func() (string, error){},
 	}
-	if err := initialize(ctx, bindir, f, own); err != nil {
+	if err := fill(ctx, bindir, f, own); err != nil {
 		f.remove()
 		return nil, err
 	}
@@ -98,9 +109,15 @@ func StartCluster(ctx context.Context, opts Options) (*Cluster, error) {
 			Host:     net.JoinHostPort("127.0.0.1", strconv.Itoa(port)),
 			RawQuery: "sslmode=disable",
 		}
-		c.server, err = startServer(ctx, f, own, filepath.Join(bindir, "postgres"), arguments(opts, f, port),
-			clusterReady(f), ending{signalFast, fastTimeout}, ending{signalImmediate, quitTimeout})
-		if err == nil {
+		c.start = func(ctx context.Context, ready func() bool, settings ...string) (*server, error) {
+			args := arguments(opts, f, port)
+			for _, setting := range settings {
+				args = append(args, "-c", setting)
+			}
+			return startServer(ctx, f, own, filepath.Join(bindir, "postgres"), args,
+				ready, ending{signalFast, fastTimeout}, ending{signalImmediate, quitTimeout})
+		}
+		if c.server, err = c.start(ctx, clusterReady(f), settings...); err == nil {
 			return c, nil
 		}
 		// Another process may have taken the port in between: then a new one helps.
@@ -122,20 +139,27 @@ func (c *Cluster) URL(db string) string {
 
 // Pid is the process number of the server, 0 when this process has not started it.
 func (c *Cluster) Pid() int {
-	if c.server == nil {
-		return 0
+	if s := c.own(); s != nil {
+		return s.cmd.Process.Pid
 	}
-	return c.server.cmd.Process.Pid
+	return 0
+}
+
+func (c *Cluster) own() *server {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.server
 }
 
 // Stop ends the server, cutting its connections, and removes its data. A server that this
 // process has not started is left alone. Further calls do nothing.
 func (c *Cluster) Stop() {
 	c.stop.Do(func() {
-		if c.server == nil {
+		s := c.own()
+		if s == nil {
 			return
 		}
-		c.server.stop()
+		s.stop()
 		c.folder.remove()
 	})
 }
@@ -234,6 +258,6 @@ func freePort(ctx context.Context) (int, error) {
 func clusterReady(f *folder) func() bool {
 	return func() bool {
 		s, err := readStatus(f.data())
-		return err == nil && s.ready
+		return err == nil && s.state == statusReady
 	}
 }

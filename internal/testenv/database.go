@@ -194,7 +194,7 @@ func (c *Cluster) makeTemplate(name string, prepare func(string) error) (string,
 // admin calls f with a connection to the maintenance database.
 func (c *Cluster) admin(ctx context.Context, f func(conn *sql.Conn) error) (err error) {
 	address := c.URL(maintenance)
-	if c.server == nil {
+	if c.own() == nil {
 		address = c.base.String()
 	}
 	db, err := sql.Open("postgres", address)

@@ -20,12 +20,14 @@ const (
 	EnvPostgresBin = "TANDEM_TEST_PG_BIN"
 	// EnvPgBouncer names the pgbouncer program.
 	EnvPgBouncer = "TANDEM_TEST_PGBOUNCER"
+	// EnvRedis names the redis-server program, which only benchmarks use.
+	EnvRedis = "TANDEM_TEST_REDIS"
 	// EnvChromium names the Chromium or Chrome program.
 	EnvChromium = "TANDEM_TEST_CHROMIUM"
 )
 
-// ErrMissing is in the chain of what FindPostgres, FindPgBouncer and FindChromium return when
-// the program is not installed in any of the places they look at.
+// ErrMissing is in the chain of what the Find functions return when the program is not
+// installed in any of the places they look at.
 var ErrMissing = errors.New("not found")
 
 const (
@@ -36,6 +38,9 @@ const (
 	advicePgBouncer = "install PgBouncer (Debian, Ubuntu: apt-get install pgbouncer; " +
 		"Fedora: dnf install pgbouncer; macOS: brew install pgbouncer), " +
 		"or set " + EnvPgBouncer + " to the program"
+	adviceRedis = "install Redis (Debian, Ubuntu: apt-get install redis-server; " +
+		"Fedora: dnf install redis; macOS: brew install redis), " +
+		"or set " + EnvRedis + " to the program"
 	adviceChromium = "install Chromium (Debian: apt-get install chromium; " +
 		"Fedora: dnf install chromium; macOS: brew install --cask google-chrome), " +
 		"or set " + EnvChromium + " to the program of a Chromium or Chrome"

@@ -179,8 +179,14 @@ func endLeftover(pid int, folder string) {
 
 type status struct {
 	pid   int
-	ready bool
+	state string
 }
+
+// The states of a server that has started.
+const (
+	statusReady   = "ready"
+	statusStandby = "standby" // it takes no connections as long as it is one
+)
 
 // readStatus reads what a running server says of itself in its data folder.
 func readStatus(data string) (status, error) {
@@ -193,7 +199,11 @@ func readStatus(data string) (status, error) {
 	if err != nil {
 		return status{}, err
 	}
-	return status{pid: pid, ready: len(lines) > 7 && strings.TrimSpace(lines[7]) == "ready"}, nil
+	s := status{pid: pid}
+	if len(lines) > 7 {
+		s.state = strings.TrimSpace(lines[7])
+	}
+	return s, nil
 }
 
 // tail returns the last lines of a server's log, for an error message.

@@ -79,38 +79,53 @@ func startPooler(ctx context.Context, c *Cluster) (*Pooler, error) {
 	if err != nil {
 		return nil, err
 	}
-	own, err := serverAccount()
+	var p Pooler
+	p.host, p.folder, p.server, err = startOnPort(ctx, "process up", func(f *folder, port int) (string, []string, error) {
+		file := filepath.Join(f.path, poolerFile)
+		return program, []string{file}, os.WriteFile(file, []byte(poolerSettings(c, f, port)), 0o644)
+	})
 	if err != nil {
 		return nil, err
+	}
+	return &p, nil
+}
+
+// startOnPort starts a server on a free port of this machine. prepare says what to run there;
+// the log says ready when the server can be used. It has nothing to save: it needs no kinder
+// ending than a kill.
+func startOnPort(ctx context.Context, ready string, prepare func(f *folder, port int) (program string, args []string, err error)) (
+	host string, f *folder, s *server, err error,
+) {
+	own, err := serverAccount()
+	if err != nil {
+		return "", nil, nil, err
 	}
 	parents := folderParents(Options{})
 	sweep(parents)
-	f, err := newFolder(parents, own)
-	if err != nil {
-		return nil, err
+	if f, err = newFolder(parents, own); err != nil {
+		return "", nil, nil, err
 	}
-	file, log := filepath.Join(f.path, poolerFile), f.log()
 	for try := range startTries {
 		var port int
 		if port, err = freePort(ctx); err != nil {
 			break
 		}
-		if err = os.WriteFile(file, []byte(poolerSettings(c, f, port)), 0o644); err != nil {
+		var program string
+		var args []string
+		if program, args, err = prepare(f, port); err != nil {
 			break
 		}
-		// It has nothing to save: it needs no kinder ending than a kill.
-		var s *server
-		s, err = startServer(ctx, f, own, program, []string{file}, func() bool { return logHas(log, "process up") })
+		s, err = startServer(ctx, f, own, program, args, func() bool { return logHas(f.log(), ready) })
 		if err == nil {
-			return &Pooler{host: net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), folder: f, server: s}, nil
+			return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), f, s, nil
 		}
 		// Another process may have taken the port in between: then a new one helps.
-		if try == startTries-1 || ctx.Err() != nil || !logHas(log, "Address already in use") {
+		if try == startTries-1 || ctx.Err() != nil || !logHas(f.log(), "Address already in use") {
 			break
 		}
 	}
 	f.remove()
-	return nil, err
+	return "", nil, nil, err
 }
 
 // poolerSettings are the contents of the pooler's file. Whoever connects is let in, as the

@@ -11,6 +11,7 @@ import (
 var (
 	signalFast      = os.Interrupt
 	signalImmediate = os.Kill
+	signalPromote   = os.Kill // never sent: no server can be started here
 )
 
 type account struct{}

@@ -14,6 +14,7 @@ import (
 const (
 	signalFast      = syscall.SIGINT
 	signalImmediate = syscall.SIGQUIT
+	signalPromote   = syscall.SIGUSR1
 )
 
 // account is the user that the server runs as, nil for the user of this process.

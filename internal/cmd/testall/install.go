@@ -41,6 +41,10 @@ func programs() []program {
 			need: chromium, name: "Chromium", debian: []string{"chromium"},
 			find: func() error { _, err := testenv.FindChromium(); return err },
 		},
+		{
+			need: redis, name: "Redis", debian: []string{"redis-server"},
+			find: func() error { _, err := testenv.FindRedis(); return err },
+		},
 		{need: compiler, name: "a C compiler", debian: []string{"gcc", "libc6-dev"}, find: findCompiler},
 	}
 }

@@ -18,6 +18,7 @@ type needs uint
 const (
 	postgres needs = 1 << iota
 	pooler
+	redis // what benchmarks set beside ours
 	chromium
 	compiler // of C: the race detector is linked with it
 )
@@ -49,7 +50,7 @@ func allSteps() []step {
 		steps = append(steps, step{tagged("lint", tag), "golangci-lint, " + build(tag), 0, lint(tag)})
 	}
 	steps = append(steps, step{
-		"test", "every test of the " + build(""), postgres | pooler | chromium | compiler,
+		"test", "every test of the " + build(""), postgres | pooler | redis | chromium | compiler,
 		goCommand("test", "-race", "./..."),
 	})
 	for _, tag := range tags[1:] {
@@ -59,7 +60,7 @@ func allSteps() []step {
 			goCommand("test", "-race", "-tags="+tag, "."),
 		})
 	}
-	return append(steps, step{"modules", "the other modules of the repository", postgres | chromium, checkModules})
+	return append(steps, step{"modules", "the other modules of the repository", postgres | redis | chromium, checkModules})
 }
 
 func tagged(name, tag string) string {
