@@ -12,6 +12,8 @@ type Backend interface {
 	Tickets() Tickets
 	Limiter() Limiter
 	Broadcaster() Broadcaster
+	Directory() Directory
+	Calls() Calls
 
 	// InTx runs fn in one transaction of the store and commits when fn returns
 	// nil. What fn does through tx, and on a SQL driver the caller's own rows
@@ -59,6 +61,10 @@ type Tx interface {
 	// positions as the last act of the transaction, so that the lock on a topic
 	// is held as briefly as can be.
 	Publish(ctx context.Context, events ...NewEvent) error
+	// OpenCall is [Calls.Open].
+	OpenCall(ctx context.Context, n NewCall) (Call, error)
+	// CancelCall is [Calls.Cancel].
+	CancelCall(ctx context.Context, id CallID, reason string) error
 	// Unwrap returns the driver's transaction: a bun.Tx (which embeds *sql.Tx) on
 	// the PostgreSQL and SQLite drivers, nil on memory.
 	Unwrap() any

@@ -20,8 +20,16 @@ import (
 type Broadcaster interface {
 	// Publish appends events to their topics, all or none, and returns their
 	// positions in the order given. When it returns nil the events are stored
-	// durably and will reach every subscriber. Errors: ErrInvalid,
-	// ErrUnavailable, ErrUnknownOutcome.
+	// durably and will reach every subscriber.
+	//
+	// An event with a key is not published again while an earlier one of its topic
+	// with that key is kept: its position is that of the earlier. So a publish whose
+	// outcome is unknown can be repeated.
+	//
+	// Concurrent publishes of a replica share statements; those of a [Tx] do not. When
+	// 10,000 calls or 128 MiB wait for that, further ones fail at once with a
+	// [*BackpressureError], and nothing of them is published. On memory none waits.
+	// Errors: ErrInvalid, ErrBackpressure, ErrUnavailable, ErrUnknownOutcome.
 	Publish(ctx context.Context, events ...NewEvent) ([]Position, error)
 	// Subscribe opens a stream of the topics, each from behind the position given
 	// for it: [Start] for all history, [Head] for only what follows. The
@@ -63,6 +71,9 @@ type Stream interface {
 	// Positions returns, for each topic, the position of the last event that Next
 	// has returned, or where the subscription started.
 	Positions() map[string]Position
+	// Lag returns how many events Next has not returned yet of those that are known to
+	// be published.
+	Lag() int64
 	// Close ends the stream. It may be called again.
 	Close()
 }
@@ -141,6 +152,7 @@ type NewEvent struct {
 	Topic   string // such as "room:42"; 1–200 bytes
 	Kind    string // such as "message.created"; 1–100 bytes
 	Payload []byte // at most MaxPayload
+	Key     string // optional, at most 500 bytes: published once on its topic, see [Broadcaster.Publish]
 }
 
 // Event is a published event. Its Payload is shared: do not change it.

@@ -30,8 +30,8 @@ type Claimer interface {
 	Task(ctx context.Context, name string) (Task, error)
 	// Tasks lists all tasks by name.
 	Tasks(ctx context.Context) iter.Seq2[Task, error]
-	// DeleteTask removes the task, cancels its queued runs and asks its running
-	// ones to stop. Its history stays until pruned. ErrNotFound if there is none.
+	// DeleteTask removes the task and cancels its runs, as Cancel does. Its history
+	// stays until pruned. ErrNotFound if there is none.
 	DeleteTask(ctx context.Context, name string) error
 	// PauseTask stops or resumes the occurrences of a task, whatever its version,
 	// which grows; its runs in flight are untouched. On resume the misfire policy decides what
@@ -57,7 +57,8 @@ type Claimer interface {
 	//
 	// A run that has a [Concurrency], or whose kind is in o.Limits, is taken only
 	// while fewer than that many are running, on all replicas together. A run whose
-	// worker vanished keeps its place until it is taken again or ended.
+	// worker vanished keeps its place until it is taken again or ended; where nobody
+	// handles its kind any more, Cancel ends it.
 	//
 	// The Deadline of each claim counts on this process's clock from before the
 	// request, so it ends before the lease does.
@@ -79,8 +80,9 @@ type Claimer interface {
 	Report(ctx context.Context, reports ...Report) error
 	// Cancel ends a queued run at once and asks a running one to stop, wherever
 	// it runs; its worker hears of it by Cancels, and by the next Extend at the
-	// latest. Cancelling a run that has ended is ErrConflict; ErrNotFound if there
-	// is none.
+	// latest. A running run whose lease ran out has lost its worker and is ended at
+	// once; a worker that is merely late is fenced. Cancelling a run that has ended is
+	// ErrConflict; ErrNotFound if there is none.
 	Cancel(ctx context.Context, id RunID) error
 
 	// Run returns one run, or ErrNotFound.
@@ -90,10 +92,11 @@ type Claimer interface {
 	// Log lists the log lines of a run behind the one numbered after, in order. A run
 	// that is not there, or not any more, has none.
 	Log(ctx context.Context, id RunID, after int) iter.Seq2[LogLine, error]
-	// NextDue returns how long it is until a further run or occurrence, of any
-	// kind, falls due or a lease ends; some is false when none will. What is due
-	// already does not count.
-	NextDue(ctx context.Context) (wait time.Duration, some bool, err error)
+	// NextDue returns how long it is until a further run or occurrence of these
+	// kinds, or of any when none is named, falls due or a lease ends; some is false
+	// when none will. What is due already does not count. Where much of other kinds
+	// comes before, a driver may look no further and answer with the time of that.
+	NextDue(ctx context.Context, kinds ...string) (wait time.Duration, some bool, err error)
 	// Prune deletes a bounded number of ended runs that the retention no longer
 	// covers and returns how many. Call it until it returns 0. With a run its log
 	// goes, and its unique key is forgotten.
@@ -356,8 +359,8 @@ type RunFilter struct {
 	Limit  int    // 1–1000; default 100
 }
 
-// RunRetention says which ended runs are kept: those that ended within Age,
-// and of each task at most Keep.
+// RunRetention says which ended runs are kept: those that ended within Age, and of
+// each task, also one that was deleted, the newest Keep at most.
 type RunRetention struct {
 	Age  time.Duration // 0: any
 	Keep int           // 0: any

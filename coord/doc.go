@@ -1,13 +1,17 @@
 // Package coord is what the replicas of a program must agree on, on nothing but
 // the database that the program already has.
 //
-// A [Backend] groups four primitives of one store:
+// A [Backend] groups the primitives of one store:
 //
 //   - the [Claimer] decides who runs what is due;
 //   - [Tickets] open one connection, once, on any replica;
 //   - the [Limiter] enforces one limit for all replicas;
 //   - the [Broadcaster] lets everyone hear what is published, in order, and
-//     resume on any replica.
+//     resume on any replica;
+//   - the [Directory] says who is connected where, for as long as their replica
+//     lives;
+//   - [Calls] are questions whose one answer reaches whoever waits, on any
+//     replica.
 //
 // [Backend.InTx] joins them, and the caller's own rows, in one transaction.
 //
@@ -27,6 +31,10 @@
 //	at most Burst + Rate·t/Per is granted       yes            yes            yes
 //	events are dense and in order per topic     yes            yes            yes
 //	resume without a gap, or a reset            yes            yes            while the process lives
+//	a key publishes once, while that is kept    yes            yes            yes
+//	publishers beyond what fits are told        yes            yes            none waits
+//	an entry lives as long as its lease         yes            yes            yes
+//	a call ends once, for all and for good      yes            yes            yes
 //	survives kill -9 of the process             yes            yes            no
 //	survives loss of power ²                    yes            yes            no
 //	joins the caller's rows in InTx             bun.Tx         bun.Tx         no rows
@@ -41,11 +49,12 @@
 // ² With the store's default durability (synchronous_commit=on,
 // synchronous=FULL).
 //
-// ³ Polling, at an interval that the driver is opened with, where LISTEN can't be had.
+// ³ Polling, at an interval that the driver is opened with, where LISTEN can't be had
+// or is not heard.
 //
 // # Time
 //
-// Leases, tickets, limits, due times and retention are decided by the clock of
+// Leases, tickets, limits, calls, due times and retention are decided by the clock of
 // the store, never by that of a replica. A replica measures only its own
 // deadlines, on its monotonic clock, from before the request.
 //

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // The sentinels that every driver returns, to be tested with [errors.Is]. The
@@ -84,6 +85,19 @@ func (e *FencedError) Error() string {
 
 // Unwrap returns [ErrFenced].
 func (e *FencedError) Unwrap() error { return ErrFenced }
+
+// BackpressureError is an [ErrBackpressure] that says how far the store is behind.
+type BackpressureError struct {
+	Waiting int           // calls of this replica that wait for the store
+	Lag     time.Duration // how long the oldest of them has waited
+}
+
+func (e *BackpressureError) Error() string {
+	return fmt.Sprintf("%v: %d calls wait for the store, the oldest for %v", ErrBackpressure, e.Waiting, e.Lag.Round(time.Millisecond))
+}
+
+// Unwrap returns [ErrBackpressure].
+func (e *BackpressureError) Unwrap() error { return ErrBackpressure }
 
 // ResetError is an [ErrReset]: what lay between the subscriber's position and
 // the present of a topic can't be shown any more. The subscriber must load the

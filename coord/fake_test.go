@@ -50,7 +50,10 @@ type (
 	fakeTickets     struct{ *fake }
 	fakeLimiter     struct{ *fake }
 	fakeBroadcaster struct{ *fake }
+	fakeDirectory   struct{ *fake }
+	fakeMember      struct{ *fake }
 	fakeStream      struct{ *fake }
+	fakeCalls       struct{ *fake }
 	fakeTx          struct{ *fake }
 )
 
@@ -58,6 +61,8 @@ func (f *fake) Claimer() Claimer           { return fakeClaimer{f} }
 func (f *fake) Tickets() Tickets           { return fakeTickets{f} }
 func (f *fake) Limiter() Limiter           { return fakeLimiter{f} }
 func (f *fake) Broadcaster() Broadcaster   { return fakeBroadcaster{f} }
+func (f *fake) Directory() Directory       { return fakeDirectory{f} }
+func (f *fake) Calls() Calls               { return fakeCalls{f} }
 func (f *fake) Ping(context.Context) error { return f.call("Backend.Ping") }
 func (f *fake) Close(context.Context) error {
 	return f.call("Backend.Close")
@@ -134,7 +139,7 @@ func (f fakeClaimer) Log(context.Context, RunID, int) iter.Seq2[LogLine, error] 
 	}
 }
 
-func (f fakeClaimer) NextDue(context.Context) (time.Duration, bool, error) {
+func (f fakeClaimer) NextDue(context.Context, ...string) (time.Duration, bool, error) {
 	return time.Minute, true, f.call("Claimer.NextDue")
 }
 
@@ -197,7 +202,68 @@ func (f fakeStream) Next(context.Context) ([]Event, error) {
 func (f fakeStream) Add(context.Context, map[string]Position) error { return f.call("Stream.Add") }
 func (f fakeStream) Remove(...string)                               { _ = f.call("Stream.Remove") }
 func (f fakeStream) Positions() map[string]Position                 { return map[string]Position{"t": Start} }
+func (f fakeStream) Lag() int64                                     { return 0 }
 func (f fakeStream) Close()                                         { _ = f.call("Stream.Close") }
+
+func (f fakeCalls) Open(context.Context, NewCall) (Call, error) {
+	return Call{}, f.call("Calls.Open")
+}
+func (f fakeCalls) Answer(context.Context, Answer) error         { return f.call("Calls.Answer") }
+func (f fakeCalls) Cancel(context.Context, CallID, string) error { return f.call("Calls.Cancel") }
+func (f fakeCalls) Get(context.Context, CallID) (Call, error)    { return Call{}, f.call("Calls.Get") }
+
+func (f fakeCalls) Find(context.Context, string) (Call, error) { return Call{}, f.call("Calls.Find") }
+
+func (f fakeCalls) Wait(context.Context, CallID) (Call, error) { return Call{}, f.call("Calls.Wait") }
+
+func (f fakeCalls) Pending(context.Context, string) ([]Call, error) {
+	return []Call{{ID: okCall}}, f.call("Calls.Pending")
+}
+
+func (f fakeCalls) Reap(context.Context, time.Duration) (int, error) { return 1, f.call("Calls.Reap") }
+
+func (f fakeDirectory) Join(context.Context, NewMember) (Member, error) {
+	if err := f.call("Directory.Join"); err != nil {
+		return nil, err
+	}
+	return fakeMember(f), nil
+}
+
+func (f fakeDirectory) Members(context.Context) ([]MemberInfo, error) {
+	return []MemberInfo{{Name: "a"}}, f.call("Directory.Members")
+}
+
+func (f fakeDirectory) Lookup(context.Context, ...string) (map[string]Entry, error) {
+	return map[string]Entry{}, f.call("Directory.Lookup")
+}
+
+func (f fakeDirectory) List(context.Context, EntryFilter) ([]Entry, error) {
+	return []Entry{{Member: "m"}}, f.call("Directory.List")
+}
+
+func (f fakeDirectory) Sweep(context.Context) ([]Entry, error) {
+	return []Entry{{Member: "m"}}, f.call("Directory.Sweep")
+}
+func (f fakeDirectory) Changes() (<-chan struct{}, func()) { return nil, func() {} }
+
+func (f fakeMember) ID() MemberID        { return "m" }
+func (f fakeMember) Deadline() time.Time { return time.Time{} }
+func (f fakeMember) Register(_ context.Context, key string, _ []byte) (Registration, error) {
+	return Registration{Key: key, Epoch: 1}, f.call("Member.Register")
+}
+
+func (f fakeMember) Update(context.Context, Registration, []byte) error {
+	return f.call("Member.Update")
+}
+
+func (f fakeMember) Deregister(context.Context, ...Registration) error {
+	return f.call("Member.Deregister")
+}
+
+func (f fakeMember) Renew(context.Context) ([]Registration, error) {
+	return []Registration{{Key: "k", Epoch: 1}}, f.call("Member.Renew")
+}
+func (f fakeMember) Leave(context.Context) error { return f.call("Member.Leave") }
 
 func (f fakeTx) PutTask(_ context.Context, t Task) (Task, error) { return t, f.call("Tx.PutTask") }
 func (f fakeTx) DeleteTask(context.Context, string) error        { return f.call("Tx.DeleteTask") }
@@ -213,7 +279,12 @@ func (f fakeTx) Finish(context.Context, ...Result) error    { return f.call("Tx.
 func (f fakeTx) Report(context.Context, ...Report) error    { return f.call("Tx.Report") }
 func (f fakeTx) Cancel(context.Context, RunID) error        { return f.call("Tx.Cancel") }
 func (f fakeTx) Publish(context.Context, ...NewEvent) error { return f.call("Tx.Publish") }
-func (f fakeTx) Unwrap() any                                { return f.fake }
+
+func (f fakeTx) OpenCall(context.Context, NewCall) (Call, error) {
+	return Call{}, f.call("Tx.OpenCall")
+}
+func (f fakeTx) CancelCall(context.Context, CallID, string) error { return f.call("Tx.CancelCall") }
+func (f fakeTx) Unwrap() any                                      { return f.fake }
 
 // secret is that of a ticket. It must not turn up anywhere.
 const secret = "s3cr3t-s3cr3t-s3cr3t-0"
@@ -222,6 +293,7 @@ const secret = "s3cr3t-s3cr3t-s3cr3t-0"
 type objects struct {
 	b  Backend
 	s  Stream
+	m  Member
 	tx Tx
 }
 
@@ -244,6 +316,8 @@ func last[T any](list iter.Seq2[T, error]) (last error) {
 	return last
 }
 
+const okCall CallID = "AAECAwQFBgcICQoLDA0ODw"
+
 var (
 	okTask   = Task{Name: "nightly", Kind: "k", Schedule: "@daily"}
 	okClaim  = Claim{Run: Run{ID: 7}, Token: 3}
@@ -253,6 +327,7 @@ var (
 	okFrom   = map[string]Position{"t": Head}
 	okEvent  = NewEvent{Topic: "room:1", Kind: "k"}
 	okTicket = TicketFor{Purpose: "ws", User: "ann", Session: "s"}
+	okAsk    = NewCall{Target: "user:1", Kind: "confirm"}
 )
 
 var operations = []operation{
@@ -356,6 +431,59 @@ var operations = []operation{
 		return one(o.b.Broadcaster().Trim(ctx, EventRetention{Prefix: "room:", Keep: 1}))
 	}},
 
+	{"Calls.Open", "calls.open", "user:1", 1, func(ctx context.Context, o objects) error {
+		return one(o.b.Calls().Open(ctx, okAsk))
+	}},
+	{"Calls.Answer", "calls.answer", string(okCall), 1, func(ctx context.Context, o objects) error {
+		return o.b.Calls().Answer(ctx, Answer{ID: okCall, Target: "user:1"})
+	}},
+	{"Calls.Cancel", "calls.cancel", string(okCall), 1, func(ctx context.Context, o objects) error {
+		return o.b.Calls().Cancel(ctx, okCall, "no longer needed")
+	}},
+	{"Calls.Get", "calls.get", string(okCall), 1, func(ctx context.Context, o objects) error {
+		return one(o.b.Calls().Get(ctx, okCall))
+	}},
+	{"Calls.Find", "calls.find", "order-7", 1, func(ctx context.Context, o objects) error {
+		return one(o.b.Calls().Find(ctx, "order-7"))
+	}},
+	{"Calls.Wait", "calls.wait", string(okCall), 0, func(ctx context.Context, o objects) error {
+		return one(o.b.Calls().Wait(ctx, okCall))
+	}},
+	{"Calls.Pending", "calls.pending", "user:1", 1, func(ctx context.Context, o objects) error {
+		return one(o.b.Calls().Pending(ctx, "user:1"))
+	}},
+	{"Calls.Reap", "calls.reap", "", 1, func(ctx context.Context, o objects) error {
+		return one(o.b.Calls().Reap(ctx, time.Hour))
+	}},
+
+	{"Directory.Join", "directory.join", "node-1", 1, func(ctx context.Context, o objects) error {
+		return one(o.b.Directory().Join(ctx, NewMember{Name: "node-1"}))
+	}},
+	{"Directory.Members", "directory.members", "", 1, func(ctx context.Context, o objects) error {
+		return one(o.b.Directory().Members(ctx))
+	}},
+	{"Directory.Lookup", "directory.lookup", "", 2, func(ctx context.Context, o objects) error {
+		return one(o.b.Directory().Lookup(ctx, "a", "b"))
+	}},
+	{"Directory.List", "directory.list", "", 1, func(ctx context.Context, o objects) error {
+		return one(o.b.Directory().List(ctx, EntryFilter{Prefixes: []string{"user/"}}))
+	}},
+	{"Directory.Sweep", "directory.sweep", "", 1, func(ctx context.Context, o objects) error {
+		return one(o.b.Directory().Sweep(ctx))
+	}},
+
+	{"Member.Register", "member.register", "k", 1, func(ctx context.Context, o objects) error {
+		return one(o.m.Register(ctx, "k", nil))
+	}},
+	{"Member.Update", "member.update", "k", 1, func(ctx context.Context, o objects) error {
+		return o.m.Update(ctx, Registration{Key: "k", Epoch: 1}, nil)
+	}},
+	{"Member.Deregister", "member.deregister", "k", 1, func(ctx context.Context, o objects) error {
+		return o.m.Deregister(ctx, Registration{Key: "k", Epoch: 1})
+	}},
+	{"Member.Renew", "member.renew", "", 1, func(ctx context.Context, o objects) error { return one(o.m.Renew(ctx)) }},
+	{"Member.Leave", "member.leave", "", 1, func(ctx context.Context, o objects) error { return o.m.Leave(ctx) }},
+
 	{"Stream.Next", "stream.next", "", 0, func(ctx context.Context, o objects) error { return one(o.s.Next(ctx)) }},
 	{"Stream.Add", "stream.add", "", 1, func(ctx context.Context, o objects) error { return o.s.Add(ctx, okFrom) }},
 
@@ -379,13 +507,21 @@ var operations = []operation{
 	{"Tx.Cancel", "tx.cancel", "7", 1, func(ctx context.Context, o objects) error { return o.tx.Cancel(ctx, 7) }},
 	{"Tx.Publish", "tx.publish", "room:1", 1, func(ctx context.Context, o objects) error { return o.tx.Publish(ctx, okEvent) }},
 
+	{"Tx.OpenCall", "tx.open_call", "user:1", 1, func(ctx context.Context, o objects) error {
+		return one(o.tx.OpenCall(ctx, okAsk))
+	}},
+	{"Tx.CancelCall", "tx.cancel_call", string(okCall), 1, func(ctx context.Context, o objects) error {
+		return o.tx.CancelCall(ctx, okCall, "no longer needed")
+	}},
+
 	{"Backend.Close", "backend.close", "", 0, func(ctx context.Context, o objects) error { return o.b.Close(ctx) }},
 }
 
 // withoutError are the methods that can't fail.
 var withoutError = []string{
-	"Backend.Claimer", "Backend.Tickets", "Backend.Limiter", "Backend.Broadcaster",
-	"Claimer.Hints", "Claimer.Cancels", "Stream.Remove", "Stream.Positions", "Stream.Close", "Tx.Unwrap",
+	"Backend.Claimer", "Backend.Tickets", "Backend.Limiter", "Backend.Broadcaster", "Backend.Directory", "Backend.Calls",
+	"Claimer.Hints", "Claimer.Cancels", "Stream.Remove", "Stream.Positions", "Stream.Lag", "Stream.Close", "Tx.Unwrap",
+	"Directory.Changes", "Member.ID", "Member.Deadline",
 }
 
 // TestEveryMethodIsTested fails when an interface gets a method that the tables
@@ -398,7 +534,7 @@ func TestEveryMethodIsTested(t *testing.T) {
 	var all []string
 	for _, i := range []reflect.Type{
 		reflect.TypeFor[Backend](), reflect.TypeFor[Claimer](), reflect.TypeFor[Tickets](), reflect.TypeFor[Limiter](),
-		reflect.TypeFor[Broadcaster](), reflect.TypeFor[Stream](), reflect.TypeFor[Tx](),
+		reflect.TypeFor[Broadcaster](), reflect.TypeFor[Directory](), reflect.TypeFor[Member](), reflect.TypeFor[Calls](), reflect.TypeFor[Stream](), reflect.TypeFor[Tx](),
 	} {
 		for m := range i.Methods() {
 			name := i.Name() + "." + m.Name
@@ -415,6 +551,16 @@ func TestEveryMethodIsTested(t *testing.T) {
 	}
 }
 
+// joined is a member of the backend's directory.
+func joined(t *testing.T, b Backend) Member {
+	t.Helper()
+	m, err := b.Directory().Join(t.Context(), NewMember{Name: "m"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
 // within calls the operation with good objects, those of a transaction inside
 // one whose own error must be that of the operation.
 func (op operation) within(ctx context.Context, t *testing.T, f *fake, b Backend) error {
@@ -424,6 +570,9 @@ func (op operation) within(ctx context.Context, t *testing.T, f *fake, b Backend
 	f.err = nil
 	f.mu.Unlock()
 	o := objects{b: b}
+	if op.method[:6] == "Member" {
+		o.m = joined(t, b)
+	}
 	var openErr error
 	if o.s, openErr = b.Broadcaster().Subscribe(context.WithoutCancel(ctx), nil); openErr != nil {
 		t.Fatal(openErr)

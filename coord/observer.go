@@ -11,7 +11,9 @@ type Observer interface {
 	Observe(ctx context.Context, o Observation)
 }
 
-// Observation is one operation that ended.
+// Observation is one operation that ended, or "listener.restart": the connection on
+// which a driver hears of other replicas' news was lost, or given up since nothing came
+// on it, Took after the last that did. Until there is another such news is polled.
 type Observation struct {
 	Op    string        // such as "claimer.claim"; a small fixed set
 	Items int           // how many runs, events, decisions … it was about; of a claim, what was claimed

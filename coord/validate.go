@@ -201,14 +201,21 @@ func (r *NewRun) complete(field string) error {
 	)
 }
 
+func kindNames(field string, kinds []string) error {
+	for _, kind := range kinds {
+		if err := text(field, kind, 1, maxKind); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func (o *ClaimOptions) complete() error {
 	if len(o.Kinds) == 0 {
 		return fieldError("ClaimOptions.Kinds", "must name at least one kind")
 	}
-	for _, kind := range o.Kinds {
-		if err := text("ClaimOptions.Kinds", kind, 1, maxKind); err != nil {
-			return err
-		}
+	if err := kindNames("ClaimOptions.Kinds", o.Kinds); err != nil {
+		return err
 	}
 	for kind, limit := range o.Limits {
 		field := "ClaimOptions.Limits[" + kind + "]"
@@ -235,11 +242,14 @@ func clean(s string, most int) string {
 	return s[:end]
 }
 
+// errorText cuts the text of an error, or a reason.
+func errorText(s string) string { return clean(s, MaxErrorText) }
+
 func (r *Result) complete() error {
 	if r.Outcome < Succeed || r.Outcome > CancelRun {
 		return fieldError("Result.Outcome", "is %d, must be one of the outcomes", r.Outcome)
 	}
-	r.Error = clean(r.Error, MaxErrorText)
+	r.Error = errorText(r.Error)
 	return span("Result.Delay", r.Delay, 0, maxSpan)
 }
 
@@ -305,6 +315,7 @@ func (e *NewEvent) check(field string) error {
 		text(field+".Topic", e.Topic, 1, maxName),
 		text(field+".Kind", e.Kind, 1, maxKind),
 		payload(field+".Payload", e.Payload),
+		text(field+".Key", e.Key, 0, maxKey),
 	)
 }
 

@@ -144,6 +144,7 @@ func TestBounds(t *testing.T) {
 		{"a negative position", checkPositions(map[string]Position{"t": {Seq: -2}}), "from[t]"},
 		{"Head with a tag", checkPositions(map[string]Position{"t": {Seq: -1, Tag: 1}}), "from[t]"},
 		{"too many events", checkEvents(make([]NewEvent, MaxBatch+1)), "events"},
+		{"a long key of an event", checkEvents([]NewEvent{{Topic: "t", Kind: "k", Key: strings.Repeat("k", 501)}}), "events[0].Key"},
 		{"an event without a topic", checkEvents([]NewEvent{okEvent, {Kind: "k"}}), "events[1].Topic"},
 	} {
 		if got := field(test.err); got != test.want {

@@ -29,6 +29,8 @@ func Wrap(driver Backend, o Options) Backend {
 	s.tickets = ticketsSeam{s, driver.Tickets()}
 	s.limiter = limiterSeam{s, driver.Limiter()}
 	s.broadcaster = broadcasterSeam{s, driver.Broadcaster()}
+	s.directory = directorySeam{s, driver.Directory()}
+	s.calls = callsSeam{s, driver.Calls()}
 	return s
 }
 
@@ -39,6 +41,7 @@ type seam struct {
 	observer Observer
 	closed   atomic.Bool
 	away     atomic.Bool // the store was unavailable at the last call
+	refused  atomic.Bool // and for more than reading
 	turn     sync.Mutex
 	turned   time.Time // when away changed; guarded by turn
 
@@ -46,12 +49,16 @@ type seam struct {
 	tickets     ticketsSeam
 	limiter     limiterSeam
 	broadcaster broadcasterSeam
+	directory   directorySeam
+	calls       callsSeam
 }
 
 func (s *seam) Claimer() Claimer         { return s.claimer }
 func (s *seam) Tickets() Tickets         { return s.tickets }
 func (s *seam) Limiter() Limiter         { return s.limiter }
 func (s *seam) Broadcaster() Broadcaster { return s.broadcaster }
+func (s *seam) Directory() Directory     { return s.directory }
+func (s *seam) Calls() Calls             { return s.calls }
 
 func (s *seam) Ping(ctx context.Context) error {
 	return s.do(ctx, "backend.ping", "", 1, nil, func() error { return s.driver.Ping(ctx) })
@@ -127,7 +134,7 @@ func (s *seam) count(ctx context.Context, op, key string, items *int, bad error,
 		err = wrapError(op, key, err)
 	}
 	if !isOwn && asked { // else the store was not asked, or not about this
-		s.note(ctx, began, err)
+		s.note(ctx, op, began, err)
 	}
 	if s.observer != nil {
 		s.observer.Observe(ctx, Observation{Op: op, Items: *items, Err: err, Took: time.Since(began)})
@@ -147,16 +154,35 @@ func wrapError(op, key string, err error) error {
 	return &Error{Op: op, Key: key, Err: err}
 }
 
+// reading are the operations that only read. A standby answers them while it refuses to
+// be written to: that they work doesn't mean that the others do.
+var reading = map[string]bool{
+	"broadcaster.heads": true, "broadcaster.read": true, "broadcaster.subscribe": true, "stream.add": true,
+	"calls.find": true, "calls.get": true, "calls.pending": true,
+	"claimer.log": true, "claimer.next_due": true, "claimer.run": true, "claimer.runs": true, "claimer.task": true, "claimer.tasks": true,
+	"directory.list": true, "directory.lookup": true, "directory.members": true,
+	"limiter.peek": true,
+}
+
 // note logs when the store goes away and when it is back, once each.
-func (s *seam) note(ctx context.Context, began time.Time, err error) {
-	away := errors.Is(err, ErrUnavailable) && ctx.Err() == nil
-	if away == s.away.Load() || err != nil && !away {
+func (s *seam) note(ctx context.Context, op string, began time.Time, err error) {
+	away, reads := errors.Is(err, ErrUnavailable) && ctx.Err() == nil, reading[op]
+	switch {
+	case err != nil && !away:
+		return
+	case away && s.away.Load() && (reads || s.refused.Load()): // as is known
+		return
+	case !away && (!s.away.Load() || reads && s.refused.Load()):
 		return
 	}
 	s.turn.Lock()
 	defer s.turn.Unlock()
 	// A call that began before the last change knows nothing newer.
-	if away == s.away.Load() || began.Before(s.turned) {
+	if began.Before(s.turned) {
+		return
+	}
+	s.refused.Store(away && (!reads || s.refused.Load()))
+	if away == s.away.Load() {
 		return
 	}
 	s.away.Store(away)

@@ -119,4 +119,5 @@ func (s streamSeam) Add(ctx context.Context, from map[string]Position) error {
 
 func (s streamSeam) Remove(topics ...string)        { s.driver.Remove(topics...) }
 func (s streamSeam) Positions() map[string]Position { return s.driver.Positions() }
+func (s streamSeam) Lag() int64                     { return s.driver.Lag() }
 func (s streamSeam) Close()                         { s.driver.Close() }

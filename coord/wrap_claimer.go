@@ -222,9 +222,9 @@ func (s claimerSeam) Log(ctx context.Context, id RunID, after int) iter.Seq2[Log
 	return list(ctx, s.seam, "claimer.log", bad, func() iter.Seq2[LogLine, error] { return s.driver.Log(ctx, id, after) })
 }
 
-func (s claimerSeam) NextDue(ctx context.Context) (wait time.Duration, some bool, err error) {
-	err = s.do(ctx, "claimer.next_due", "", 1, nil, func() (err error) {
-		wait, some, err = s.driver.NextDue(ctx)
+func (s claimerSeam) NextDue(ctx context.Context, kinds ...string) (wait time.Duration, some bool, err error) {
+	err = s.do(ctx, "claimer.next_due", "", 1, kindNames("kinds", kinds), func() (err error) {
+		wait, some, err = s.driver.NextDue(ctx, kinds...)
 		return err
 	})
 	return wait, some, err

@@ -78,6 +78,9 @@ func TestSuccessIsNoError(t *testing.T) {
 	}
 }
 
+// waits reports whether a method waits by nature.
+func waits(method string) bool { return method == "Stream.Next" || method == "Calls.Wait" }
+
 func TestDeadlineIsUnavailable(t *testing.T) {
 	for _, op := range operations {
 		f := &fake{err: fmt.Errorf("driver: %w", context.DeadlineExceeded)}
@@ -86,7 +89,7 @@ func TestDeadlineIsUnavailable(t *testing.T) {
 			t.Errorf("%s: %v is no DeadlineExceeded", op.method, err)
 		}
 		// A wait that ends is no outage.
-		if want := op.method != "Stream.Next"; errors.Is(err, ErrUnavailable) != want {
+		if want := !waits(op.method); errors.Is(err, ErrUnavailable) != want {
 			t.Errorf("%s: %v is ErrUnavailable: %v, want %v", op.method, err, !want, want)
 		}
 		if len(chain(err)) != 1 {
@@ -148,12 +151,13 @@ func TestClosed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		m := joined(t, b)
 		err = b.InTx(t.Context(), func(ctx context.Context, tx Tx) error {
 			if err := b.Close(context.WithoutCancel(t.Context())); err != nil {
 				return err
 			}
 			f.calls()
-			return op.do(t.Context(), objects{b, s, tx})
+			return op.do(t.Context(), objects{b, s, m, tx})
 		})
 		if list := chain(err); !errors.Is(err, ErrClosed) || len(list) != 1 || list[0].Op != op.op {
 			t.Errorf("%s after Close: %v", op.method, err)
@@ -182,11 +186,12 @@ func TestInsideTx(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		m, m2 := joined(t, b), joined(t, b2)
 		err = b.InTx(t.Context(), func(ctx context.Context, tx Tx) error {
 			f.calls()
 			ctx, cancel := context.WithCancel(ctx)
 			defer cancel()
-			err := op.do(ctx, objects{b, s, tx})
+			err := op.do(ctx, objects{b, s, m, tx})
 			invalid, ok := errors.AsType[*InvalidError](err)
 			if !ok || !errors.Is(err, ErrInvalid) || invalid.Field != "ctx" || len(chain(err)) != 1 || chain(err)[0].Op != op.op {
 				t.Errorf("%s inside InTx: %v", op.method, err)
@@ -195,11 +200,11 @@ func TestInsideTx(t *testing.T) {
 				t.Errorf("%s inside InTx reached the driver: %v", op.method, calls)
 			}
 			// With the context from outside, and on another backend, it may be called.
-			if err := op.do(ctx, objects{b2, s2, nil}); err != nil {
+			if err := op.do(ctx, objects{b2, s2, m2, nil}); err != nil {
 				t.Errorf("%s of another backend inside InTx: %v", op.method, err)
 			}
 			if op.method != "Backend.Close" {
-				if err := op.do(t.Context(), objects{b, s, tx}); err != nil {
+				if err := op.do(t.Context(), objects{b, s, m, tx}); err != nil {
 					t.Errorf("%s inside InTx with the outer context: %v", op.method, err)
 				}
 			}
@@ -273,7 +278,7 @@ func TestObserver(t *testing.T) {
 						return o.Op != op.op || op.method == "Broadcaster.Subscribe" && o.Items == 0
 					})
 				}()
-				if op.method == "Stream.Next" || op.method == "Backend.Close" {
+				if waits(op.method) || op.method == "Backend.Close" {
 					if len(seen) > 0 {
 						t.Errorf("%s was observed: %+v", op.method, seen)
 					}
@@ -337,7 +342,7 @@ func TestOneLinePerOutageAndRecovery(t *testing.T) {
 	b := Wrap(f, Options{Logger: slog.New(logs)})
 	each := func() {
 		for _, op := range operations {
-			if op.method != "Backend.Close" && op.method[:2] != "Tx" && op.method[:6] != "Stream" {
+			if op.method != "Backend.Close" && op.method[:2] != "Tx" && op.method[:6] != "Stream" && op.method[:6] != "Member" {
 				_ = op.do(t.Context(), objects{b: b})
 			}
 		}
@@ -416,6 +421,45 @@ func TestLateAnswersDoNotFlap(t *testing.T) {
 		}
 		all.Wait()
 		logs.expect(t, "many at once", "WARN")
+	})
+}
+
+// TestStandbyIsAway has a store that can be read while it refuses to be written to, as a standby.
+func TestStandbyIsAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, logs := &fake{}, &logBook{}
+		b := Wrap(f, Options{Logger: slog.New(logs)})
+		read := func(err error) {
+			time.Sleep(time.Millisecond)
+			f.fail(err)
+			_, _ = b.Claimer().Run(t.Context(), 1)
+		}
+		write := func(err error) {
+			time.Sleep(time.Millisecond)
+			f.fail(err)
+			_ = b.Claimer().Cancel(t.Context(), 1)
+		}
+		write(ErrUnavailable)
+		logs.expect(t, "the first refusal", "WARN")
+		for range 3 {
+			read(nil)
+			write(ErrUnavailable)
+		}
+		logs.expect(t, "what the standby answers and refuses")
+		write(nil)
+		logs.expect(t, "the promotion", "INFO")
+
+		read(ErrUnavailable)
+		logs.expect(t, "an outage that reading meets", "WARN")
+		read(nil)
+		logs.expect(t, "its end", "INFO")
+
+		read(ErrUnavailable)
+		write(ErrUnavailable)
+		read(nil)
+		logs.expect(t, "an outage of which reading recovers first", "WARN")
+		write(nil)
+		logs.expect(t, "its end", "INFO")
 	})
 }
 

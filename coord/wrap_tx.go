@@ -78,4 +78,18 @@ func (s txSeam) Publish(ctx context.Context, events ...NewEvent) error {
 	})
 }
 
+func (s txSeam) OpenCall(ctx context.Context, n NewCall) (c Call, err error) {
+	bad := n.complete()
+	err = s.run(ctx, "tx.open_call", n.Target, 1, bad, func() (err error) {
+		c, err = s.driver.OpenCall(ctx, n)
+		return err
+	})
+	return c, err
+}
+
+func (s txSeam) CancelCall(ctx context.Context, id CallID, reason string) error {
+	reason = errorText(reason)
+	return s.run(ctx, "tx.cancel_call", string(id), 1, nil, id.known(func() error { return s.driver.CancelCall(ctx, id, reason) }))
+}
+
 func (s txSeam) Unwrap() any { return s.driver.Unwrap() }

@@ -83,8 +83,9 @@ func (f *fixture) open0() coord.Backend {
 
 func afterClose(f *fixture) {
 	b := f.open0()
-	c, tickets, limiter, broadcaster := b.Claimer(), b.Tickets(), b.Limiter(), b.Broadcaster()
+	c, tickets, limiter, broadcaster, calls := b.Claimer(), b.Tickets(), b.Limiter(), b.Broadcaster(), b.Calls()
 	limit := coord.Limit{Key: "k", Rate: 1, Per: time.Second}
+	directory, member := b.Directory(), f.join(b, "m")
 	must(f, "Close", b.Close(f.ctx))
 	first := func(_ any, err error) error { return err }
 	for _, call := range []struct {
@@ -128,6 +129,24 @@ func afterClose(f *fixture) {
 		{"Read", func() error { return first(broadcaster.Read(f.ctx, "t", coord.Start, 1)) }},
 		{"Heads", func() error { return first(broadcaster.Heads(f.ctx, "t")) }},
 		{"Trim", func() error { return first(broadcaster.Trim(f.ctx, coord.EventRetention{Keep: 1})) }},
+		{"Join", func() error { return first(directory.Join(f.ctx, coord.NewMember{Name: "m"})) }},
+		{"Members", func() error { return first(directory.Members(f.ctx)) }},
+		{"Lookup", func() error { return first(directory.Lookup(f.ctx, "k")) }},
+		{"List", func() error { return first(directory.List(f.ctx, coord.EntryFilter{})) }},
+		{"Sweep", func() error { return first(directory.Sweep(f.ctx)) }},
+		{"Register", func() error { return first(member.Register(f.ctx, "k", nil)) }},
+		{"Update", func() error { return member.Update(f.ctx, coord.Registration{Key: "k"}, nil) }},
+		{"Deregister", func() error { return member.Deregister(f.ctx, coord.Registration{Key: "k"}) }},
+		{"Renew", func() error { return first(member.Renew(f.ctx)) }},
+		{"Leave", func() error { return member.Leave(f.ctx) }},
+		{"Open", func() error { return first(calls.Open(f.ctx, question("ada"))) }},
+		{"Answer", func() error { return calls.Answer(f.ctx, coord.Answer{ID: coord.NewCallID(), Target: "ada"}) }},
+		{"calls' Cancel", func() error { return calls.Cancel(f.ctx, coord.NewCallID(), "") }},
+		{"Get", func() error { return first(calls.Get(f.ctx, coord.NewCallID())) }},
+		{"Find", func() error { return first(calls.Find(f.ctx, "k")) }},
+		{"Wait", func() error { return first(calls.Wait(f.ctx, coord.NewCallID())) }},
+		{"Pending", func() error { return first(calls.Pending(f.ctx, "ada")) }},
+		{"calls' Reap", func() error { return first(calls.Reap(f.ctx, 0)) }},
 	} {
 		err := call.do()
 		if !errors.Is(err, coord.ErrClosed) {
@@ -169,10 +188,15 @@ func noLeak(f *fixture) {
 	must(f, "Subscribe", err)
 	f.publish(b, event("t", "x"))
 	f.next(stream, 1)
+	_, stopChanges := b.Directory().Changes()
+	f.register(f.join(b, "m"), "k", "")
+	waiting := f.waiting(f.ctx, b, f.openCall(b, question("ada")).ID)
 	// Neither the stream nor the hints are given up: Close alone must do.
 	must(f, "Close", b.Close(f.ctx))
 	stopHints()
 	stopCancels()
+	stopChanges()
+	f.received(waiting)
 	if err := goleak.Find(before); err != nil {
 		f.Errorf("after Close: %v", err)
 	}

@@ -304,6 +304,20 @@ var broadcasterTests = []test{
 	}},
 	{"trimmed history is a reset", trimmed},
 	{"a quiet topic that is trimmed away can be resumed", quietTopic},
+	{"a key publishes once, for as long as that is kept", keys},
+	{"keys in a transaction", keysInTx},
+	{"a key that many publish at once, and many keys", keysAtOnce},
+	{"Lag tells what a stream has not returned", func(f *fixture) {
+		stream := f.subscribe(f.two, at("t", coord.Start))
+		equal(f, "the lag of a stream of an empty topic", stream.Lag(), 0)
+		f.publish(f.one, numbered("t", 700)...)
+		behind := f.subscribe(f.two, at("t", coord.Start))
+		equal(f, "the lag of a stream from the start", behind.Lag(), 700)
+		f.nextNumbered(behind, "t", 1, 700)
+		equal(f, "the lag of a stream that has all", behind.Lag(), 0)
+		f.nextNumbered(stream, "t", 1, 700)
+		equal(f, "the lag of a stream that has all", stream.Lag(), 0)
+	}},
 	{"Trim by age, by number and by prefix", trims},
 	{"a slow reader loses nothing", func(f *fixture) {
 		slow, quick := f.subscribe(f.two, at("t", coord.Head)), f.subscribe(f.two, at("t", coord.Head))
@@ -504,14 +518,13 @@ func trimmed(f *fixture) {
 	f.areNumbered(f.read("t", positions[7], 10), "t", 9)
 	stream := f.subscribe(f.two, at("t", positions[7]))
 	f.nextNumbered(stream, "t", 9, 10)
-	// All that follows event 7 is there, but the event itself, which could tell
-	// whether the history is the same, is not. Either answer leaves no hole.
-	if events, err := f.two.Broadcaster().Read(f.ctx, "t", positions[6], 10); err == nil {
-		equal(f, "how many events Read finds behind the last that was trimmed", len(events), 3)
-		f.areNumbered(events, "t", 8)
-	} else {
-		isReset(f, "Read from the last that was trimmed", err, "t", coord.ResetTrimmed, positions[9])
-	}
+	// All that follows event 7 is there, and tells that the history is the same.
+	f.areNumbered(f.read("t", positions[6], 10), "t", 8)
+	stream = f.subscribe(f.two, at("t", positions[6]))
+	f.nextNumbered(stream, "t", 8, 10)
+	wrong := positions[6]
+	wrong.Tag++
+	f.resets("a position that was trimmed, with another tag", "t", wrong, coord.ResetDiverged)
 	f.resets("a position that was trimmed", "t", positions[2], coord.ResetTrimmed)
 	f.resets("the start of a topic that was trimmed", "t", coord.Start, coord.ResetTrimmed)
 
@@ -542,12 +555,150 @@ func quietTopic(f *fixture) {
 	_, err = f.two.Broadcaster().Read(f.ctx, "t", coord.Start, 10)
 	isReset(f, "Read from the start", err, "t", coord.ResetTrimmed, positions[4])
 	equal(f, "the number of the next event", f.publish(f.one, event("t", "6"))[0].Seq, int64(6))
-	// A stream that comes to look only now can't tell any more whether the history
-	// before is its own, and then has to say so. Either answer leaves no hole.
-	if events, err := stream.Next(f.ctx); err == nil {
-		f.areNumbered(events, "t", 6)
-	} else {
-		isReset(f, "Next behind a head that was trimmed", err, "t", coord.ResetTrimmed, f.head("t"))
+	// The event itself is gone, and still it can be told that the history is the same.
+	f.nextNumbered(stream, "t", 6, 6)
+	f.areNumbered(f.read("t", positions[4], 10), "t", 6)
+	for _, b := range f.handles() {
+		f.nextNumbered(f.subscribe(b, at("t", positions[4])), "t", 6, 6)
+	}
+	f.resets("what was the head, with another tag", "t", wrong, coord.ResetDiverged)
+	f.store.Advance(2 * time.Hour)
+	f.trim(coord.EventRetention{Age: time.Hour})
+	f.resets("a position whose next was trimmed", "t", positions[4], coord.ResetTrimmed)
+}
+
+// once is an event with a key.
+func once(topic, key, payload string) coord.NewEvent {
+	e := event(topic, payload)
+	e.Key = key
+	return e
+}
+
+// payloadsOf are those of the events that a topic has.
+func (f *fixture) payloadsOf(topic string) (list []string) {
+	f.Helper()
+	for i, e := range f.read(topic, coord.Start, 1000) {
+		equal(f, "the number of an event of "+topic, e.Position.Seq, int64(i+1))
+		list = append(list, string(e.Payload))
+	}
+	return list
+}
+
+func keys(f *fixture) {
+	stream := f.subscribe(f.two, map[string]coord.Position{"t": coord.Head, "u": coord.Head})
+	first := f.publish(f.one, once("t", "a", "1"))[0]
+	for _, b := range f.handles() {
+		equal(f, "the position of an event whose key is known", f.publish(b, once("t", "a", "again"))[0], first)
+	}
+	equal(f, "the head", f.head("t"), first)
+
+	// In one call, beside others and with twins of its own.
+	p := f.publish(f.two, event("t", "2"), once("t", "b", "3"), once("u", "a", "1"), once("t", "a", "again"),
+		once("t", "b", "again"), event("t", "4"), once("u", "a", "again"), once("t", "B", "5"), once("t", "ü '\\", "6"), event("u", "2"))
+	equal(f, "the numbers", []int64{p[0].Seq, p[1].Seq, p[2].Seq, p[5].Seq, p[7].Seq, p[8].Seq, p[9].Seq}, []int64{2, 3, 1, 4, 5, 6, 2})
+	equal(f, "the position of an earlier call's", p[3], first)
+	equal(f, "the position of a twin", p[4], p[1])
+	equal(f, "the position of a twin on another topic", p[6], p[2])
+	equal(f, "the position of an odd key", f.publish(f.one, once("t", "ü '\\", "again"))[0], p[8])
+	equal(f, "the payloads of t", f.payloadsOf("t"), []string{"1", "2", "3", "4", "5", "6"})
+	equal(f, "the payloads of u", f.payloadsOf("u"), []string{"1", "2"})
+	equal(f, "the head of t", f.head("t"), p[8])
+	f.next(stream, 8)
+
+	// What follows a key, and what comes from behind it, is verified as all is.
+	f.areNumbered(f.read("t", first, 10), "t", 2)
+	f.publish(f.one, event("t", "7"))
+	f.areNumbered(f.read("t", p[8], 10), "t", 7)
+
+	// A key is free when its event is gone, and only then.
+	f.trim(coord.EventRetention{Keep: 5, Prefix: "t"})
+	again := f.publish(f.one, once("t", "a", "8"), once("t", "b", "again"), once("t", "B", "again"))
+	equal(f, "the number of a key whose event was trimmed", again[0].Seq, int64(8))
+	equal(f, "the position of a key that is kept", again[1], p[1])
+	f.next(stream, 2)
+	f.trim(coord.EventRetention{Keep: 1})
+	equal(f, "the position of the last", f.publish(f.two, once("t", "a", "again"))[0], again[0])
+	equal(f, "the number of a key whose event was trimmed", f.publish(f.two, once("t", "b", "9"))[0].Seq, int64(9))
+}
+
+func keysInTx(f *fixture) {
+	publish := func(own error, events ...coord.NewEvent) {
+		f.Helper()
+		err := f.two.InTx(f.ctx, func(ctx context.Context, tx coord.Tx) error {
+			for _, e := range events {
+				if err := tx.Publish(ctx, e); err != nil {
+					return err
+				}
+			}
+			return own
+		})
+		if !errors.Is(err, own) {
+			f.Fatalf("InTx: %v, want %v", err, own)
+		}
+	}
+	publish(errOwn, once("t", "a", "rolled back"))
+	publish(nil, once("t", "a", "1"), once("t", "a", "twin"), event("t", "2"), once("u", "a", "1"))
+	publish(nil, once("t", "a", "again"))
+	publish(nil, once("t", "a", "again"), once("t", "b", "3"), event("t", "4"))
+	publish(errOwn, once("t", "c", "rolled back"))
+	f.publish(f.one, once("t", "b", "again"), once("t", "c", "5"))
+	equal(f, "the payloads of t", f.payloadsOf("t"), []string{"1", "2", "3", "4", "5"})
+	equal(f, "the payloads of u", f.payloadsOf("u"), []string{"1"})
+}
+
+func keysAtOnce(f *fixture) {
+	const publishers, rounds = 8, 12
+	topics := []string{"a", "b", "c"}
+	var mu sync.Mutex
+	positions := map[string]map[coord.Position]bool{}
+	f.together(publishers, func(i int, b coord.Backend) {
+		for k := range rounds {
+			// All publish the same keys, each in an order of its own, beside events without.
+			var events []coord.NewEvent
+			for n := range topics {
+				topic := topics[(i+n)%3]
+				events = append(events, once(topic, fmt.Sprint(k), fmt.Sprint("key ", k)), event(topic, fmt.Sprint("own ", i, " ", k)))
+			}
+			if i%4 == 3 {
+				err := b.InTx(f.ctx, func(ctx context.Context, tx coord.Tx) error { return tx.Publish(ctx, events...) })
+				if err != nil {
+					f.Errorf("InTx: %v", err)
+				}
+				continue
+			}
+			published, err := b.Broadcaster().Publish(f.ctx, events...)
+			if err != nil {
+				f.Errorf("Publish: %v", err)
+				return
+			}
+			mu.Lock()
+			for n, e := range events {
+				if e.Key != "" {
+					of := e.Topic + e.Key
+					if positions[of] == nil {
+						positions[of] = map[coord.Position]bool{}
+					}
+					positions[of][published[n]] = true
+				}
+			}
+			mu.Unlock()
+		}
+	})
+	if f.Failed() {
+		return
+	}
+	for of, all := range positions {
+		equal(f, "how many positions the key of "+of+" has", len(all), 1)
+	}
+	for _, topic := range topics {
+		times := map[string]int{}
+		for _, payload := range f.payloadsOf(topic) {
+			times[payload]++
+		}
+		equal(f, "how many different events "+topic+" has", len(times), rounds+publishers*rounds)
+		for payload, n := range times {
+			equal(f, "how often "+topic+" has "+payload, n, 1)
+		}
 	}
 }
 

@@ -384,6 +384,7 @@ var claimerTests = []test{
 		}
 	}},
 	{"Cancel", cancels},
+	{"Cancel ends a run whose worker vanished", cancelsVanished},
 	{"an at-most-once run is lost with its worker", func(f *fixture) {
 		r := f.enqueueOne(f.one, coord.NewRun{Kind: "k", AtMostOnce: true, Retry: coord.Retry{MaxAttempts: 5}})
 		c := f.claimOne(f.one, "k")
@@ -410,6 +411,7 @@ var claimerTests = []test{
 	}},
 	{"Runs filters and pages", listRuns},
 	{"Prune keeps what the retention covers", prunes},
+	{"Prune reaches the runs of deleted tasks", prunesDeleted},
 	{"ten claimers share a thousand runs", func(f *fixture) {
 		var runs []coord.NewRun
 		for range 1000 {
@@ -814,6 +816,53 @@ func cancels(f *fixture) {
 	f.state(late.ID, coord.Succeeded) // it was done before it heard
 }
 
+func cancelsVanished(f *fixture) {
+	// Whether it was asked to stop before, and how the late worker goes on.
+	for _, asked := range []bool{false, true} {
+		r := f.enqueueOne(f.one, coord.NewRun{Kind: "k", Retry: coord.Retry{MaxAttempts: 9}})
+		late := f.claimOne(f.one, "k")
+		f.store.Advance(lease - time.Microsecond)
+		if asked {
+			must(f, "Cancel while the lease lasts", f.two.Claimer().Cancel(f.ctx, r.ID))
+			f.state(r.ID, coord.Running)
+		}
+		f.store.Advance(time.Microsecond)
+		if asked {
+			f.state(r.ID, coord.Running)
+		}
+		must(f, "Cancel when the lease has run out", f.two.Claimer().Cancel(f.ctx, r.ID))
+		ended := f.state(r.ID, coord.Cancelled)
+		equal(f, "FinishedAt", ended.FinishedAt, f.store.Now())
+		equal(f, "LeaseUntil", ended.LeaseUntil, time.Time{})
+		equal(f, "Rescues", ended.Rescues, 1)
+		equal(f, "Attempt", ended.Attempt, 1)
+		equal(f, "Error", ended.Error, "")
+		is(f, "Cancel, again", f.one.Claimer().Cancel(f.ctx, r.ID), coord.ErrConflict)
+		_, err := f.one.Claimer().Extend(f.ctx, lease, late)
+		fenced(f, "Extend by the late worker", err, late)
+		fenced(f, "Report by the late worker", f.one.Claimer().Report(f.ctx, coord.Report{Claim: late, Progress: 1}), late)
+		for _, end := range endings(late) {
+			fenced(f, "Finish by the late worker", f.one.Claimer().Finish(f.ctx, end), late)
+		}
+		sameRun(f, "the run that was cancelled", f.run(r.ID), ended)
+		f.claimNone(f.two, "k", "the run was cancelled")
+	}
+	// A lease that was extended, or a run that was taken again, is not over.
+	r := f.enqueueOne(f.one, coord.NewRun{Kind: "k", Retry: coord.Retry{MaxAttempts: 9}})
+	claim := f.claimOne(f.one, "k")
+	f.store.Advance(2 * lease)
+	_, err := f.one.Claimer().Extend(f.ctx, lease, claim)
+	if err != nil { // a driver may refuse what came late
+		is(f, "Extend of a lease that ran out", err, coord.ErrFenced)
+	}
+	if f.store.Advance(lease / 2); err != nil {
+		claim = f.claimOne(f.two, "k")
+	}
+	must(f, "Cancel", f.two.Claimer().Cancel(f.ctx, r.ID))
+	equal(f, "CancelRequested of a run whose lease goes on", f.state(r.ID, coord.Running).CancelRequested, true)
+	f.finish(f.one, coord.Result{Claim: claim, Outcome: coord.CancelRun})
+}
+
 func listRuns(f *fixture) {
 	c := f.one.Claimer()
 	_, err := c.PutTask(f.ctx, coord.Task{Name: "n", Kind: "task"})
@@ -870,17 +919,7 @@ func listRuns(f *fixture) {
 }
 
 func prunes(f *fixture) {
-	c := f.one.Claimer()
-	prune := func(r coord.RunRetention) (n int) {
-		for {
-			deleted, err := f.two.Claimer().Prune(f.ctx, r)
-			must(f, "Prune", err)
-			if deleted == 0 {
-				return n
-			}
-			n += deleted
-		}
-	}
+	c, prune := f.one.Claimer(), f.prune
 	_, err := c.PutTask(f.ctx, coord.Task{Name: "n", Kind: "k", Overlap: coord.OverlapAllow})
 	must(f, "PutTask", err)
 	endOne := func(kind string) {
@@ -926,4 +965,60 @@ func prunes(f *fixture) {
 	}
 	f.store.Advance(2 * time.Hour)
 	equal(f, "how many runs Age 1h deleted, in several calls", prune(coord.RunRetention{Age: time.Hour}), len(runs))
+}
+
+// prune prunes until nothing is left that the retention does not cover, and returns
+// how many runs that deleted.
+func (f *fixture) prune(r coord.RunRetention) (n int) {
+	f.Helper()
+	for {
+		deleted, err := f.two.Claimer().Prune(f.ctx, r)
+		must(f, "Prune", err)
+		if deleted == 0 {
+			return n
+		}
+		n += deleted
+	}
+}
+
+// prunesDeleted has tasks, of which some are deleted and one is made again under its
+// name, that leave five runs each.
+func prunesDeleted(f *fixture) {
+	var ids []coord.TaskID
+	for _, name := range []string{"deleted", "kept", "deleted", "last"} {
+		ids = append(ids, f.put(coord.Task{Name: name, Kind: "k", Overlap: coord.OverlapAllow}).ID)
+		for range 5 {
+			f.trigger(name)
+			f.succeed(f.claimOne(f.one, "k"))
+			f.store.Advance(time.Second)
+		}
+		if name == "deleted" {
+			f.trigger(name)
+			running := f.claimOne(f.one, "k")
+			f.trigger(name)
+			must(f, "DeleteTask", f.one.Claimer().DeleteTask(f.ctx, name)) // a sixth run is cancelled
+			f.finish(f.one, coord.Result{Claim: running, Outcome: coord.Release})
+		}
+	}
+	f.enqueueOne(f.one, coord.NewRun{Kind: "k"})
+	f.succeed(f.claimOne(f.one, "k"))
+	left := func() (n []int) {
+		for _, id := range ids {
+			n = append(n, len(f.runs(coord.RunFilter{TaskID: id})))
+		}
+		return n
+	}
+	equal(f, "how many runs of each task there are", left(), []int{7, 5, 7, 5})
+	equal(f, "how many runs Keep 6 deleted", f.prune(coord.RunRetention{Keep: 6}), 2)
+	equal(f, "how many runs of each task Keep 6 left", left(), []int{6, 5, 6, 5})
+	newest := f.runs(coord.RunFilter{TaskID: ids[0]})[:2]
+	equal(f, "how many runs Keep 2 deleted", f.prune(coord.RunRetention{Keep: 2}), 14)
+	equal(f, "how many runs of each task Keep 2 left", left(), []int{2, 2, 2, 2})
+	for _, r := range newest {
+		sameRun(f, "one of the newest runs of a deleted task", f.run(r.ID), r)
+	}
+	equal(f, "how many runs Age 1h deleted at once", f.prune(coord.RunRetention{Age: time.Hour}), 0)
+	f.store.Advance(2 * time.Hour)
+	equal(f, "how many runs Age 1h deleted after 2h", f.prune(coord.RunRetention{Age: time.Hour, Keep: 100}), 9)
+	equal(f, "how many runs are left", len(f.runs(coord.RunFilter{})), 0)
 }

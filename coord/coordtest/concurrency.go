@@ -203,6 +203,28 @@ var concurrencyTests = []test{
 		f.finish(f.one, coord.Result{Claim: c[0], Outcome: coord.CancelRun})
 		f.claimExactly("when it has stopped", f.two, want("k", 10), r[2].ID)
 	}},
+	{"a vanished worker's run that nobody handles gives its place back when it is cancelled", func(f *fixture) {
+		for how, cancel := range map[string]func(id coord.RunID) error{
+			"Cancel": func(id coord.RunID) error { return f.two.Claimer().Cancel(f.ctx, id) },
+			"Cancel in a transaction": func(id coord.RunID) error {
+				return f.two.InTx(f.ctx, func(ctx context.Context, tx coord.Tx) error { return tx.Cancel(ctx, id) })
+			},
+			"DeleteTask": func(coord.RunID) error { return f.two.Claimer().DeleteTask(f.ctx, "n") },
+		} {
+			key := coord.Concurrency{Key: how, Limit: 1}
+			f.put(coord.Task{Name: "n", Kind: "old", Overlap: coord.OverlapAllow, Concurrency: key})
+			f.trigger("n")
+			gone := f.claimOne(f.one, "old")
+			waiting := f.enqueueOne(f.one, keyed("new", how, 1))
+			f.store.Advance(2 * lease)
+			f.claimExactly(how+": while the vanished run has the place", f.two, want("new", 10))
+			must(f, how, cancel(gone.Run.ID))
+			f.succeed(f.claimExactly(how+": when it was cancelled", f.two, want("new", 10), waiting.ID)...)
+			if how != "DeleteTask" {
+				must(f, "DeleteTask", f.one.Claimer().DeleteTask(f.ctx, "n"))
+			}
+		}
+	}},
 	{"runs of tasks are bound by their task's key", func(f *fixture) {
 		limit := coord.Concurrency{Key: "x", Limit: 1}
 		for i := range 2 {

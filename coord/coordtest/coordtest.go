@@ -117,6 +117,8 @@ func Run(t *testing.T, h Harness) {
 		{"tickets", ticketTests},
 		{"limiter", limiterTests},
 		{"broadcaster", broadcasterTests},
+		{"directory", directoryTests},
+		{"calls", callTests},
 		{"tx", txTests},
 		{"text", textTests},
 		{"faults", faultTests},

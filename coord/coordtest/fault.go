@@ -75,7 +75,7 @@ func Nth(op string, n int, fault Fault) Plan {
 // Faulty returns a backend whose calls meet the faults of a plan, as between a
 // program and a store that is far away. It closes b when it is closed.
 //
-// Hints, Cancels, Stream.Remove, Stream.Positions and the Close methods meet none. A
+// Hints, Cancels, Changes, Stream.Remove, Stream.Positions, Stream.Lag and the Close methods meet none. A
 // Stream.Next that is cut fails before it takes anything: the answer that is lost
 // is the store's, not the stream's.
 func Faulty(b coord.Backend, plan Plan) coord.Backend {
@@ -160,6 +160,12 @@ func (f faulty) Broadcaster() coord.Broadcaster {
 	return faultyBroadcaster{f.Backend.Broadcaster(), f.injector}
 }
 
+func (f faulty) Directory() coord.Directory {
+	return faultyDirectory{f.Backend.Directory(), f.injector}
+}
+
+func (f faulty) Calls() coord.Calls { return faultyCalls{f.Backend.Calls(), f.injector} }
+
 func (f faulty) Ping(ctx context.Context) error {
 	return f.read(ctx, "backend.ping", func() error { return f.Backend.Ping(ctx) })
 }
@@ -218,6 +224,14 @@ func (f faultyTx) Cancel(ctx context.Context, id coord.RunID) error {
 
 func (f faultyTx) Publish(ctx context.Context, events ...coord.NewEvent) error {
 	return f.read(ctx, "tx.publish", func() error { return f.Tx.Publish(ctx, events...) })
+}
+
+func (f faultyTx) OpenCall(ctx context.Context, n coord.NewCall) (coord.Call, error) {
+	return answer(ctx, f.read, "tx.open_call", func() (coord.Call, error) { return f.Tx.OpenCall(ctx, n) })
+}
+
+func (f faultyTx) CancelCall(ctx context.Context, id coord.CallID, reason string) error {
+	return f.read(ctx, "tx.cancel_call", func() error { return f.Tx.CancelCall(ctx, id, reason) })
 }
 
 type faultyClaimer struct {
@@ -289,9 +303,9 @@ func (f faultyClaimer) Log(ctx context.Context, id coord.RunID, after int) iter.
 	return listing(ctx, f.injector, "claimer.log", f.Claimer.Log(ctx, id, after))
 }
 
-func (f faultyClaimer) NextDue(ctx context.Context) (wait time.Duration, some bool, err error) {
+func (f faultyClaimer) NextDue(ctx context.Context, kinds ...string) (wait time.Duration, some bool, err error) {
 	err = f.read(ctx, "claimer.next_due", func() (err error) {
-		wait, some, err = f.Claimer.NextDue(ctx)
+		wait, some, err = f.Claimer.NextDue(ctx, kinds...)
 		return err
 	})
 	return wait, some, err
@@ -409,6 +423,118 @@ func (f faultyBroadcaster) Heads(ctx context.Context, topics ...string) (map[str
 
 func (f faultyBroadcaster) Trim(ctx context.Context, r coord.EventRetention) (int, error) {
 	return answer(ctx, f.write, "broadcaster.trim", func() (int, error) { return f.Broadcaster.Trim(ctx, r) })
+}
+
+type faultyDirectory struct {
+	coord.Directory
+	*injector
+}
+
+func (f faultyDirectory) Join(ctx context.Context, n coord.NewMember) (coord.Member, error) {
+	m, err := answer(ctx, f.write, "directory.join", func() (coord.Member, error) { return f.Directory.Join(ctx, n) })
+	if err != nil {
+		return nil, err
+	}
+	return &faultyMember{Member: m, injector: f.injector}, nil
+}
+
+func (f faultyDirectory) Members(ctx context.Context) ([]coord.MemberInfo, error) {
+	return answer(ctx, f.read, "directory.members", func() ([]coord.MemberInfo, error) { return f.Directory.Members(ctx) })
+}
+
+func (f faultyDirectory) Lookup(ctx context.Context, keys ...string) (map[string]coord.Entry, error) {
+	return answer(ctx, f.read, "directory.lookup", func() (map[string]coord.Entry, error) {
+		return f.Directory.Lookup(ctx, keys...)
+	})
+}
+
+func (f faultyDirectory) List(ctx context.Context, filter coord.EntryFilter) ([]coord.Entry, error) {
+	return answer(ctx, f.read, "directory.list", func() ([]coord.Entry, error) { return f.Directory.List(ctx, filter) })
+}
+
+func (f faultyDirectory) Sweep(ctx context.Context) ([]coord.Entry, error) {
+	return answer(ctx, f.write, "directory.sweep", func() ([]coord.Entry, error) { return f.Directory.Sweep(ctx) })
+}
+
+type faultyMember struct {
+	coord.Member
+	*injector
+
+	mu     sync.Mutex
+	untold []coord.Registration // losses of which the answer was cut
+}
+
+func (f *faultyMember) Register(ctx context.Context, key string, data []byte) (coord.Registration, error) {
+	return answer(ctx, f.write, "member.register", func() (coord.Registration, error) {
+		return f.Member.Register(ctx, key, data)
+	})
+}
+
+func (f *faultyMember) Update(ctx context.Context, r coord.Registration, data []byte) error {
+	return f.write(ctx, "member.update", func() error { return f.Member.Update(ctx, r, data) })
+}
+
+func (f *faultyMember) Deregister(ctx context.Context, rs ...coord.Registration) error {
+	return f.write(ctx, "member.deregister", func() error { return f.Member.Deregister(ctx, rs...) })
+}
+
+// Renew tells of a loss again that was in an answer which was cut, as a driver does
+// that has not got the answer.
+func (f *faultyMember) Renew(ctx context.Context) ([]coord.Registration, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	err := f.write(ctx, "member.renew", func() error {
+		lost, err := f.Member.Renew(ctx)
+		f.untold = append(f.untold, lost...)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	lost := f.untold
+	f.untold = nil
+	return lost, nil
+}
+
+func (f *faultyMember) Leave(ctx context.Context) error {
+	return f.write(ctx, "member.leave", func() error { return f.Member.Leave(ctx) })
+}
+
+type faultyCalls struct {
+	coord.Calls
+	*injector
+}
+
+func (f faultyCalls) Open(ctx context.Context, n coord.NewCall) (coord.Call, error) {
+	return answer(ctx, f.write, "calls.open", func() (coord.Call, error) { return f.Calls.Open(ctx, n) })
+}
+
+func (f faultyCalls) Answer(ctx context.Context, a coord.Answer) error {
+	return f.write(ctx, "calls.answer", func() error { return f.Calls.Answer(ctx, a) })
+}
+
+func (f faultyCalls) Cancel(ctx context.Context, id coord.CallID, reason string) error {
+	return f.write(ctx, "calls.cancel", func() error { return f.Calls.Cancel(ctx, id, reason) })
+}
+
+func (f faultyCalls) Get(ctx context.Context, id coord.CallID) (coord.Call, error) {
+	return answer(ctx, f.read, "calls.get", func() (coord.Call, error) { return f.Calls.Get(ctx, id) })
+}
+
+func (f faultyCalls) Find(ctx context.Context, key string) (coord.Call, error) {
+	return answer(ctx, f.read, "calls.find", func() (coord.Call, error) { return f.Calls.Find(ctx, key) })
+}
+
+func (f faultyCalls) Wait(ctx context.Context, id coord.CallID) (coord.Call, error) {
+	return answer(ctx, f.read, "calls.wait", func() (coord.Call, error) { return f.Calls.Wait(ctx, id) })
+}
+
+func (f faultyCalls) Pending(ctx context.Context, target string) ([]coord.Call, error) {
+	return answer(ctx, f.read, "calls.pending", func() ([]coord.Call, error) { return f.Calls.Pending(ctx, target) })
+}
+
+func (f faultyCalls) Reap(ctx context.Context, age time.Duration) (int, error) {
+	return answer(ctx, f.write, "calls.reap", func() (int, error) { return f.Calls.Reap(ctx, age) })
 }
 
 type faultyStream struct {

@@ -28,6 +28,7 @@ func (f *fixture) persist(what string, call func() error) (times int) {
 }
 
 var faultTests = []test{
+	{"every loss is heard of, whatever answers are lost", lossesBehindFaults},
 	{"publishing again until it is acknowledged loses nothing", func(f *fixture) {
 		b := Faulty(f.one, Random(1, Rates{Fail: 0.2, Cut: 0.2}, "broadcaster.publish"))
 		stream := f.subscribe(f.two, at("t", coord.Head))
@@ -54,6 +55,24 @@ var faultTests = []test{
 			last = i
 		}
 		equal(f, "the last event", last, n-1)
+	}},
+	{"publishing again under a key publishes once", func(f *fixture) {
+		b := Faulty(f.one, Random(6, Rates{Fail: 0.2, Cut: 0.3}, "broadcaster.publish", "backend.tx", "tx.publish"))
+		stream := f.subscribe(f.two, at("t", coord.Head))
+		const n = 60
+		for i := range n {
+			e := event("t", fmt.Sprint(i+1))
+			e.Key = fmt.Sprint(i)
+			f.persist("Publish", func() error {
+				if i%3 == 0 {
+					return b.InTx(f.ctx, func(ctx context.Context, tx coord.Tx) error { return tx.Publish(ctx, e) })
+				}
+				_, err := b.Broadcaster().Publish(f.ctx, e)
+				return err
+			})
+		}
+		f.nextNumbered(stream, "t", 1, n)
+		equal(f, "how many events there are", f.head("t").Seq, int64(n))
 	}},
 	{"queuing again under a unique key queues once", func(f *fixture) {
 		b := Faulty(f.one, Random(2, Rates{Fail: 0.2, Cut: 0.3}, "claimer.enqueue"))

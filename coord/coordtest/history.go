@@ -223,7 +223,8 @@ func (s runState) possibilities(a action, now time.Duration) []possible {
 			return []possible{{refused, s}}
 		case s.state == coord.Running:
 			next.cancelRequested = true
-		default:
+		}
+		if s.state == coord.Queued || s.at <= now { // no worker has it
 			next.state = coord.Cancelled
 		}
 		return []possible{{done, next}}

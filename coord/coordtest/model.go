@@ -30,6 +30,9 @@ var modelTests = []test{
 	{"broadcaster", func(f *fixture) {
 		f.checkModel(small, func(m model, _ *rapid.T) actions { return newBroadcasterModel(m).actions() })
 	}},
+	{"directory", func(f *fixture) {
+		f.checkModel(small, func(m model, _ *rapid.T) actions { return newDirectoryModel(m).actions() })
+	}},
 }
 
 // small is how many checks of the claimer's model there are for one of another.

@@ -16,7 +16,22 @@ type modelTopic struct {
 	name     string
 	all      []coord.Position
 	payloads []string
+	keys     []string
 	trimmed  int64 // events up to this number are deleted
+}
+
+// earlier returns the number of the event that is kept of those with a key; 0: none.
+func (p *modelTopic) earlier(key string) int64 {
+	for i := len(p.keys); key != "" && int64(i) > p.trimmed; i-- {
+		if p.keys[i-1] == key {
+			return int64(i)
+		}
+	}
+	return 0
+}
+
+func (p *modelTopic) add(at coord.Position, e coord.NewEvent) {
+	p.all, p.payloads, p.keys = append(p.all, at), append(p.payloads, string(e.Payload)), append(p.keys, e.Key)
 }
 
 func (p *modelTopic) head() coord.Position {
@@ -31,19 +46,16 @@ func (p *modelTopic) has(at coord.Position) bool {
 	return at == coord.Start || at.Seq > 0 && at.Seq <= int64(len(p.all)) && p.all[at.Seq-1] == at
 }
 
-// resume says what must become of a reader behind a position: reasons are those
-// of a reset, of which there may be two; none: it goes on; sure: it can't go on.
-func (p *modelTopic) resume(from coord.Position) (reasons []string, sure bool) {
-	known := p.has(from)
-	if !known {
+// resume says what must become of a reader behind a position: reasons are those of
+// a reset, of which there may be two; none: it goes on.
+func (p *modelTopic) resume(from coord.Position) (reasons []string) {
+	if !p.has(from) {
 		reasons = append(reasons, coord.ResetDiverged)
 	}
-	if from != p.head() && from.Seq <= p.trimmed && p.trimmed > 0 {
+	if from != p.head() && from.Seq < p.trimmed {
 		reasons = append(reasons, coord.ResetTrimmed)
 	}
-	// Behind the last event that was trimmed nothing is missing, but whether the
-	// history is the same can't be told: either answer is right.
-	return reasons, !known || from.Seq < p.trimmed
+	return reasons
 }
 
 // modelStream is an open stream and where it is in each topic.
@@ -55,7 +67,7 @@ type modelStream struct {
 
 func (s *modelStream) start(topic *modelTopic, from coord.Position) {
 	s.at[topic.name] = settled(topic, from)
-	_, s.doomed[topic.name] = topic.resume(s.at[topic.name])
+	s.doomed[topic.name] = len(topic.resume(s.at[topic.name])) > 0
 }
 
 type broadcasterModel struct {
@@ -85,7 +97,9 @@ func (m *broadcasterModel) draw(t *rapid.T) (events []coord.NewEvent, topics []*
 	for range rapid.IntRange(1, 4).Draw(t, "how many") {
 		topic := pick(t, "topic", m.topics...)
 		m.count++
-		events = append(events, event(topic.name, fmt.Sprint(m.count)))
+		e := event(topic.name, fmt.Sprint(m.count))
+		e.Key = pick(t, "key", "", "", "", "k", "l")
+		events = append(events, e)
 		topics = append(topics, topic)
 	}
 	return events, topics
@@ -97,9 +111,12 @@ func (m *broadcasterModel) publishSome(t *rapid.T) {
 	must(t, "Publish", err)
 	equal(t, "how many positions Publish returned", len(positions), len(events))
 	for i, topic := range topics {
+		if n := topic.earlier(events[i].Key); n > 0 {
+			equal(t, "the position of an event of "+topic.name+" whose key is kept", positions[i], topic.all[n-1])
+			continue
+		}
 		equal(t, "the number of an event of "+topic.name, positions[i].Seq, topic.head().Seq+1)
-		topic.all = append(topic.all, positions[i])
-		topic.payloads = append(topic.payloads, string(events[i].Payload))
+		topic.add(positions[i], events[i])
 	}
 }
 
@@ -125,6 +142,9 @@ func (m *broadcasterModel) publishTx(t *rapid.T) {
 	}
 	must(t, "InTx", err)
 	for i, topic := range topics {
+		if topic.earlier(events[i].Key) > 0 {
+			continue
+		}
 		next := topic.head()
 		found, err := m.two.Broadcaster().Read(m.ctx, topic.name, next, 1000)
 		must(t, "Read of what a transaction published", err)
@@ -132,8 +152,7 @@ func (m *broadcasterModel) publishTx(t *rapid.T) {
 			t.Fatalf("behind %v of %s Read finds %s; want the event %q of the transaction", next, topic.name, show(found),
 				events[i].Payload)
 		}
-		topic.all = append(topic.all, found[0].Position)
-		topic.payloads = append(topic.payloads, string(events[i].Payload))
+		topic.add(found[0].Position, events[i])
 	}
 }
 
@@ -262,7 +281,7 @@ func (m *broadcasterModel) reset(t *rapid.T, s *modelStream, reset *coord.ResetE
 	if topic == nil {
 		t.Fatalf("a reset of the topic %q, which is not subscribed", reset.Topic)
 	}
-	reasons, _ := topic.resume(p)
+	reasons := topic.resume(p)
 	if !slices.Contains(reasons, reset.Reason) {
 		t.Fatalf("a reset of %s (%s) for a reader at %v; the topic is at %v and trimmed up to %d, so the reasons may be %q",
 			topic.name, reset.Reason, p, topic.head(), topic.trimmed, reasons)
@@ -297,7 +316,7 @@ func (m *broadcasterModel) readOne(t *rapid.T) {
 	from, limit := m.position(t, topic), rapid.IntRange(1, 5).Draw(t, "limit")
 	events, err := m.backend(t).Broadcaster().Read(m.ctx, topic.name, from, limit)
 	from = settled(topic, from)
-	reasons, sure := topic.resume(from)
+	reasons := topic.resume(from)
 	if reset, isReset := errors.AsType[*coord.ResetError](err); isReset {
 		if slices.Contains(reasons, reset.Reason) {
 			equal(t, "Head of the reset", reset.Head, topic.head())
@@ -306,7 +325,7 @@ func (m *broadcasterModel) readOne(t *rapid.T) {
 		t.Fatalf("Read from %v of %s: %v; the reasons may be %q", from, topic.name, err, reasons)
 	}
 	must(t, "Read", err)
-	if sure {
+	if len(reasons) > 0 {
 		t.Fatalf("Read from %v of %s found %s; want a reset (%q)", from, topic.name, show(events), reasons)
 	}
 	equal(t, "how many events Read found", len(events), min(limit, len(topic.all)-int(from.Seq)))

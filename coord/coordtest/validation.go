@@ -25,6 +25,7 @@ var validationTests = []test{
 	{"tickets", refuses(badTickets)},
 	{"limits", refuses(badLimits)},
 	{"events", refuses(badEvents)},
+	{"entries", refuses(badEntries)},
 	{"nothing to do is no error", func(f *fixture) {
 		c := f.one.Claimer()
 		runs, err := c.Enqueue(f.ctx)
@@ -41,6 +42,10 @@ var validationTests = []test{
 		heads, err := f.one.Broadcaster().Heads(f.ctx)
 		must(f, "Heads of nothing", err)
 		equal(f, "the heads of nothing", len(heads), 0)
+		found, err := f.one.Directory().Lookup(f.ctx)
+		must(f, "Lookup of nothing", err)
+		equal(f, "the entries of nothing", len(found), 0)
+		must(f, "Deregister of nothing", f.join(f.one, "m").Deregister(f.ctx))
 	}},
 	{"a cancelled context is its own error", func(f *fixture) {
 		ctx, cancel := context.WithCancel(f.ctx)
@@ -65,6 +70,16 @@ var validationTests = []test{
 		is(f, "Log with a cancelled context", err, context.Canceled)
 		err = f.one.Claimer().Report(ctx, coord.Report{Progress: 1})
 		is(f, "Report with a cancelled context", err, context.Canceled)
+		_, err = f.one.Directory().Join(ctx, coord.NewMember{Name: "m"})
+		is(f, "Join with a cancelled context", err, context.Canceled)
+		_, err = f.one.Directory().Lookup(ctx, "k")
+		is(f, "Lookup with a cancelled context", err, context.Canceled)
+		m := f.join(f.one, "m")
+		_, err = m.Register(ctx, "k", nil)
+		is(f, "Register with a cancelled context", err, context.Canceled)
+		_, err = m.Renew(ctx)
+		is(f, "Renew with a cancelled context", err, context.Canceled)
+		equal(f, "how many entries are stored", len(f.listed()), 0)
 		equal(f, "how many runs are stored", len(f.runs(coord.RunFilter{})), 0)
 	}},
 }
@@ -371,4 +386,60 @@ var badEvents = []badCall{
 		_, err := f.one.Broadcaster().Trim(f.ctx, coord.EventRetention{Age: -1})
 		return err
 	}},
+}
+
+func badMember(field, why string, n coord.NewMember) badCall {
+	return badCall{"NewMember." + field, why, func(f *fixture) error {
+		_, err := f.one.Directory().Join(f.ctx, n)
+		return err
+	}}
+}
+
+// byMember is a request of a member.
+func byMember(field, why string, do func(f *fixture, m coord.Member) error) badCall {
+	return badCall{field, why, func(f *fixture) error { return do(f, f.join(f.one, "m")) }}
+}
+
+func badFilter(field, why string, filter coord.EntryFilter) badCall {
+	return badCall{"EntryFilter." + field, why, func(f *fixture) error {
+		_, err := f.one.Directory().List(f.ctx, filter)
+		return err
+	}}
+}
+
+var badEntries = []badCall{
+	badMember("Name", "is empty", coord.NewMember{}),
+	badMember("Name", "has a NUL", coord.NewMember{Name: "a\x00"}),
+	badMember("Lease", "is too short", coord.NewMember{Name: "m", Lease: time.Millisecond}),
+	badMember("Lease", "is too long", coord.NewMember{Name: "m", Lease: 25 * time.Hour}),
+	badMember("Data", "is too long", coord.NewMember{Name: "m", Data: make([]byte, coord.MaxEntryData+1)}),
+	byMember("key", "is empty", func(f *fixture, m coord.Member) error { return second(m.Register(f.ctx, "", nil)) }),
+	byMember("key", "is not UTF-8", func(f *fixture, m coord.Member) error { return second(m.Register(f.ctx, "\xff", nil)) }),
+	byMember("key", "is too long", func(f *fixture, m coord.Member) error {
+		return second(m.Register(f.ctx, strings.Repeat("x", 201), nil))
+	}),
+	byMember("data", "is too long", func(f *fixture, m coord.Member) error {
+		return second(m.Register(f.ctx, "k", make([]byte, coord.MaxEntryData+1)))
+	}),
+	byMember("data", "is too long", func(f *fixture, m coord.Member) error {
+		return m.Update(f.ctx, coord.Registration{Key: "k"}, make([]byte, coord.MaxEntryData+1))
+	}),
+	byMember("Registration.Key", "is empty", func(f *fixture, m coord.Member) error {
+		return m.Update(f.ctx, coord.Registration{}, nil)
+	}),
+	byMember("Registration.Key", "has a NUL", func(f *fixture, m coord.Member) error {
+		return m.Deregister(f.ctx, coord.Registration{Key: "k"}, coord.Registration{Key: "a\x00"})
+	}),
+	byMember("registrations", "are too many", func(f *fixture, m coord.Member) error {
+		return m.Deregister(f.ctx, make([]coord.Registration, coord.MaxBatch+1)...)
+	}),
+	{"keys", "are too many", func(f *fixture) error {
+		return second(f.one.Directory().Lookup(f.ctx, make([]string, coord.MaxBatch+1)...))
+	}},
+	{"keys", "have an empty one", func(f *fixture) error { return second(f.one.Directory().Lookup(f.ctx, "k", "")) }},
+	badFilter("Limit", "is too high", coord.EntryFilter{Limit: 1001}),
+	badFilter("Limit", "is negative", coord.EntryFilter{Limit: -1}),
+	badFilter("After", "has a NUL", coord.EntryFilter{After: "a\x00"}),
+	badFilter("Prefixes", "have one that is not UTF-8", coord.EntryFilter{Prefixes: []string{"a", "\xff"}}),
+	badFilter("Prefixes", "are too many", coord.EntryFilter{Prefixes: make([]string, coord.MaxBatch+1)}),
 }

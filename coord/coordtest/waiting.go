@@ -2,6 +2,7 @@ package coordtest
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/tandemhq/tandem/coord"
@@ -78,6 +79,61 @@ var waitingTests = []test{
 		f.store.Advance(30 * time.Second)
 		f.nothingDue("with the run due")
 	}},
+	{"NextDue of some kinds", func(f *fixture) {
+		task := minutely("", "")
+		task.Kind = "task"
+		f.put(task)
+		f.enqueue(f.one, coord.NewRun{Kind: "a", Delay: 10 * time.Second}, coord.NewRun{Kind: "b", Delay: 20 * time.Second},
+			coord.NewRun{Kind: "b"}, keyed("keyed", "x", 1), keyed("keyed", "x", 1))
+		f.nextDue("of any kind", 10*time.Second)
+		f.nextDue("of a run", 20*time.Second, "b")
+		f.nextDue("of two kinds", 20*time.Second, "task", "b", "none", "b")
+		f.nextDue("of a task", time.Minute, "task")
+		f.nothingDue("of a kind that waits for nothing", "keyed")
+		f.nothingDue("of a kind that there is not", "none")
+		f.claimOne(f.one, "b")
+		f.claimOne(f.one, "keyed")
+		f.store.Advance(20 * time.Second)
+		f.nextDue("of a lease", lease-20*time.Second, "b")
+		f.nextDue("of the lease of a run with a key", lease-20*time.Second, "keyed")
+		f.nothingDue("of a kind that is due already", "a")
+		_, _, err := f.two.Claimer().NextDue(f.ctx, "a", "")
+		is(f, "NextDue of a kind without a name", err, coord.ErrInvalid)
+	}},
+	{"NextDue behind a backlog of other kinds", func(f *fixture) {
+		// It may come too soon, but not too late, and not for each of them.
+		var others []coord.NewRun
+		for i := range 300 {
+			r := keyed("other", "", 0)
+			if i%2 == 0 {
+				r.Concurrency = coord.Concurrency{Key: fmt.Sprint(i)}
+			}
+			r.Priority, r.Delay = 1+i%4, time.Duration(i+1)*time.Second
+			others = append(others, r)
+		}
+		f.enqueue(f.one, others...)
+		for priority, key := range []string{"", "x"} {
+			due := f.store.Now().Add(time.Hour)
+			n := keyed("k", key, len(key))
+			n.Priority, n.Delay = 1+priority, time.Hour
+			f.enqueueOne(f.one, n)
+			asked := 0
+			for f.store.Now().Before(due) {
+				wait, some, err := f.two.Claimer().NextDue(f.ctx, "k")
+				must(f, "NextDue", err)
+				if left := due.Sub(f.store.Now()); !some || wait <= 0 || wait > left {
+					f.Fatalf("NextDue is %v, %v; want at most the %v that are left", wait, some, left)
+				}
+				f.store.Advance(wait)
+				asked++
+			}
+			if asked > len(others)/10 {
+				f.Errorf("NextDue was to be asked %d times", asked)
+			}
+			f.succeed(f.claimOne(f.two, "k"))
+		}
+	}},
+	{"hints tell of the end that a run waits for", hintsOfEnds},
 	{"cancels tell of running runs that are to stop", func(f *fixture) {
 		if f.lacks(f.harness.Capabilities.Hints, "Hints") {
 			return
@@ -123,18 +179,98 @@ var waitingTests = []test{
 	}},
 }
 
-func (f *fixture) nextDue(when string, want time.Duration) {
+// hintsOfEnds has runs that may not start before another has ended, for one reason or
+// another. Who waits for them looks when a hint comes, and at no other time.
+func hintsOfEnds(f *fixture) {
+	if f.lacks(f.harness.Capabilities.Hints, "Hints") {
+		return
+	}
+	kind := 0
+	for why, n := range map[string]coord.NewRun{
+		"a key": keyed("", "x", 1), "the limit of a kind": {}, "the limit of a kind, and a key that is free": keyed("", "y", 9),
+	} {
+		for how, end := range map[string]func(b coord.Backend, c coord.Claim) error{
+			"Finish": func(b coord.Backend, c coord.Claim) error {
+				return b.Claimer().Finish(f.ctx, coord.Result{Claim: c, Outcome: coord.Succeed})
+			},
+			"Finish in a transaction": func(b coord.Backend, c coord.Claim) error {
+				return b.InTx(f.ctx, func(ctx context.Context, tx coord.Tx) error {
+					return tx.Finish(ctx, coord.Result{Claim: c, Outcome: coord.GiveUp})
+				})
+			},
+			"Finish of a run that is tried again": func(b coord.Backend, c coord.Claim) error {
+				return b.Claimer().Finish(f.ctx, coord.Result{Claim: c, Outcome: coord.Snooze, Delay: time.Hour})
+			},
+			"Cancel when the worker has vanished": func(b coord.Backend, c coord.Claim) error {
+				f.store.Advance(2 * lease)
+				return b.Claimer().Cancel(f.ctx, c.Run.ID)
+			},
+		} {
+			for _, waiting := range f.handles() {
+				kind++
+				n := n
+				n.Kind = fmt.Sprint(kind)
+				if n.Concurrency.Key != "" {
+					n.Concurrency.Key += n.Kind
+				}
+				o := bounded(1, nil, n.Kind)
+				if n.Concurrency.Limit != 1 {
+					o.Limits = map[string]int{n.Kind: 1}
+				}
+				what := how + " of a run that is bound by " + why
+				hints, stop := waiting.Claimer().Hints()
+				f.enqueue(f.one, n, n)
+				first := f.claimCount(what, f.one, o, 1)[0]
+				f.claimCount(what, waiting, o, 0)
+				f.allHeard(waiting)
+				select { // what came before is in the way
+				case <-hints:
+				default:
+				}
+				must(f, what, end(f.one, first))
+				for f.heard(what, hints); len(f.claim(waiting, o)) == 0; {
+					f.heard(what, hints)
+				}
+				stop()
+			}
+		}
+	}
+}
+
+// heard waits for a hint.
+func (f *fixture) heard(what string, hints <-chan struct{}) {
 	f.Helper()
-	wait, some, err := f.two.Claimer().NextDue(f.ctx)
+	select {
+	case <-hints:
+	case <-f.ctx.Done():
+		f.Fatalf("%s: no hint within %v", what, patience)
+	}
+}
+
+// allHeard returns when a handle has heard of a further run that is to stop, and so, from
+// drivers that keep the order, of all that the first handle has rung about.
+func (f *fixture) allHeard(b coord.Backend) {
+	f.Helper()
+	cancels, stop := b.Claimer().Cancels()
+	defer stop()
+	f.enqueueOne(f.one, coord.NewRun{Kind: "a mark"})
+	mark := f.claimOne(f.one, "a mark")
+	must(f, "Cancel", f.one.Claimer().Cancel(f.ctx, mark.Run.ID))
+	f.heard("Cancel", cancels)
+}
+
+func (f *fixture) nextDue(when string, want time.Duration, kinds ...string) {
+	f.Helper()
+	wait, some, err := f.two.Claimer().NextDue(f.ctx, kinds...)
 	must(f, "NextDue "+when, err)
 	if !some || wait != want {
 		f.Fatalf("NextDue %s is %v, %v; want %v", when, wait, some, want)
 	}
 }
 
-func (f *fixture) nothingDue(when string) {
+func (f *fixture) nothingDue(when string, kinds ...string) {
 	f.Helper()
-	wait, some, err := f.two.Claimer().NextDue(f.ctx)
+	wait, some, err := f.two.Claimer().NextDue(f.ctx, kinds...)
 	must(f, "NextDue "+when, err)
 	if some {
 		f.Fatalf("NextDue %s is %v; want nothing", when, wait)

@@ -5,7 +5,7 @@
 // backends may share a [Store]; they behave as replicas of one program do.
 //
 // Everything but the limiter is behind one lock, which a transaction holds
-// until its function returns. Runs, tickets and topics stay until they are
+// until its function returns. Runs, tickets, calls and topics stay until they are
 // pruned, reaped and trimmed; of a topic at most Options.Retain events are kept.
 package memory
 
@@ -44,6 +44,8 @@ type Store struct {
 
 	hints   hint.Hub
 	cancels hint.Hub
+	calls   hint.Hub // calls may have ended
+	changes hint.Hub // the directory may have changed
 	hubsMu  sync.Mutex
 	hubs    map[*feed.Hub]struct{} // one per open handle
 
@@ -51,10 +53,14 @@ type Store struct {
 	// Below: guarded by lock.
 	ring        bool     // runs may have become due by what is under way
 	ringCancels bool     // running runs were asked to stop by what is under way
+	ringCalls   bool     // calls were ended by what is under way
+	ringChanges bool     // the directory was changed by what is under way
 	inTx        bool     // a transaction is under way
 	undo        []func() // what a rollback does, last first
 	work        work
 	passes      passes
+	asks        asks
+	book        book
 	topics      map[string]*topic
 }
 
@@ -68,6 +74,8 @@ func NewStore(o Options) *Store {
 		lock:     make(lock, 1),
 		work:     newWork(),
 		passes:   newPasses(),
+		asks:     newAsks(),
+		book:     newBook(),
 		topics:   make(map[string]*topic),
 	}
 	if s.clock == nil {
@@ -88,7 +96,7 @@ func Open(o Options) coord.Backend { return NewStore(o).Open() }
 func (s *Store) Open() coord.Backend { return coord.Wrap(s.open(), s.observed) }
 
 func (s *Store) open() *handle {
-	h := &handle{store: s, hub: feed.New(source{s})}
+	h := &handle{store: s, hub: feed.New(source{s}), closed: make(chan struct{})}
 	s.hubsMu.Lock()
 	defer s.hubsMu.Unlock()
 	s.hubs[h.hub] = struct{}{}
@@ -126,7 +134,13 @@ func (s *Store) notify() {
 	if s.ringCancels {
 		s.cancels.Notify()
 	}
-	s.ring, s.ringCancels = false, false
+	if s.ringCalls {
+		s.calls.Notify()
+	}
+	if s.ringChanges {
+		s.changes.Notify()
+	}
+	s.ring, s.ringCancels, s.ringCalls, s.ringChanges = false, false, false, false
 }
 
 // onRollback notes how to take a change back.
@@ -157,12 +171,17 @@ func (l lock) release() { <-l }
 type handle struct {
 	store *Store
 	hub   *feed.Hub
+
+	closing sync.Once
+	closed  chan struct{}
 }
 
 func (h *handle) Claimer() coord.Claimer         { return claimer{h.store} }
 func (h *handle) Tickets() coord.Tickets         { return tickets{h.store} }
 func (h *handle) Limiter() coord.Limiter         { return limiter{h.store} }
 func (h *handle) Broadcaster() coord.Broadcaster { return broadcaster{source{h.store}, h.hub} }
+func (h *handle) Directory() coord.Directory     { return directory{h.store} }
+func (h *handle) Calls() coord.Calls             { return calls{h.store, h.closed} }
 
 // Ping always succeeds: the store is where the process is.
 func (h *handle) Ping(ctx context.Context) error { return ctx.Err() }
@@ -172,5 +191,6 @@ func (h *handle) Close(context.Context) error {
 	delete(h.store.hubs, h.hub)
 	h.store.hubsMu.Unlock()
 	h.hub.Close()
+	h.closing.Do(func() { close(h.closed) })
 	return nil
 }

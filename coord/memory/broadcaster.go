@@ -14,11 +14,21 @@ import (
 // that the sequence goes on.
 type topic struct {
 	head   coord.Position
-	events []coord.Event // without a hole up to head
+	events []event                   // without a hole up to head
+	keys   map[string]coord.Position // of those that have one
+}
+
+// event is a published event and the key by which it was.
+type event struct {
+	feed.Event
+	key string
 }
 
 // drop forgets the oldest n events.
 func (t *topic) drop(n int) {
+	for _, e := range t.events[:n] {
+		delete(t.keys, e.key)
+	}
 	clear(t.events[:n])
 	t.events = t.events[n:]
 }
@@ -26,21 +36,33 @@ func (t *topic) drop(n int) {
 // publish appends the events, whose payloads belong to the store already, and
 // hands them to the streams. The store is locked, so that happens in order.
 func (s *Store) publish(now time.Time, events []coord.NewEvent) []coord.Position {
-	if len(events) == 0 {
-		return nil
-	}
-	positions, published := make([]coord.Position, len(events)), make([]coord.Event, len(events))
-	for i, e := range events {
-		t := s.topics[e.Topic]
+	positions, published := make([]coord.Position, len(events)), make([]feed.Event, 0, len(events))
+	for i, n := range events {
+		t := s.topics[n.Topic]
 		if t == nil {
 			t = &topic{}
-			s.topics[e.Topic] = t
+			s.topics[n.Topic] = t
 		}
+		if earlier, ok := t.keys[n.Key]; ok {
+			positions[i] = earlier
+			continue
+		}
+		prev := t.head.Tag
 		t.head = coord.Position{Seq: t.head.Seq + 1, Tag: coord.NewTag()}
 		positions[i] = t.head
-		published[i] = coord.Event{Topic: e.Topic, Position: t.head, Kind: e.Kind, Payload: e.Payload, At: now}
-		t.events = append(t.events, published[i])
+		e := feed.Event{Event: coord.Event{Topic: n.Topic, Position: t.head, Kind: n.Kind, Payload: n.Payload, At: now}, Prev: prev}
+		published = append(published, e)
+		t.events = append(t.events, event{e, n.Key})
+		if n.Key != "" {
+			if t.keys == nil {
+				t.keys = make(map[string]coord.Position)
+			}
+			t.keys[n.Key] = t.head
+		}
 		t.drop(max(0, len(t.events)-s.retain))
+	}
+	if len(published) == 0 {
+		return positions
 	}
 	s.hubsMu.Lock()
 	defer s.hubsMu.Unlock()
@@ -71,6 +93,7 @@ func (r source) Read(ctx context.Context, name string, from coord.Position, limi
 		return nil, ctx.Err()
 	}
 	var head coord.Position
+	var prev coord.Tag
 	var found []coord.Event
 	err := r.store.read(ctx, func() {
 		t := r.store.topics[name]
@@ -78,17 +101,22 @@ func (r source) Read(ctx context.Context, name string, from coord.Position, limi
 			return
 		}
 		head = t.head
-		if len(t.events) > 0 {
-			begin := min(max(from.Seq-t.events[0].Position.Seq, 0), int64(len(t.events)))
-			end := min(begin+int64(limit)+1, int64(len(t.events)))
-			found = slices.Clone(t.events[begin:end])
+		before := head.Seq - int64(len(t.events)) // the number of the event before the first
+		behind := t.events[min(max(from.Seq-before, 0), int64(len(t.events))):]
+		for _, e := range behind[:min(limit, len(behind))] {
+			found = append(found, e.Event.Event)
+		}
+		if len(found) > 0 {
+			prev = behind[0].Prev
 		}
 	})
 	if err != nil {
 		return nil, err
 	}
-	events, err := feed.Verify(name, from, head, found)
-	return events[:min(limit, len(events))], err
+	if err := feed.Verify(name, from, head, found, prev); err != nil {
+		return nil, err
+	}
+	return found, nil
 }
 
 type broadcaster struct {
@@ -121,7 +149,7 @@ func (b broadcaster) Trim(ctx context.Context, r coord.EventRetention) (n int, e
 			old := 0
 			if r.Age > 0 {
 				old = len(t.events)
-				if i := slices.IndexFunc(t.events, func(e coord.Event) bool { return now.Sub(e.At) < r.Age }); i >= 0 {
+				if i := slices.IndexFunc(t.events, func(e event) bool { return now.Sub(e.At) < r.Age }); i >= 0 {
 					old = i
 				}
 			}

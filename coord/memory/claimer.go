@@ -173,13 +173,20 @@ func (s *Store) finish(now time.Time, results []coord.Result) error {
 }
 
 func (s *Store) stop(now time.Time, r *run) {
-	if r.State == coord.Queued {
-		s.change(r, func(r *run) { r.end(coord.Cancelled, now) })
-		s.ring = true // an occurrence may have waited for its end
-	} else {
+	if r.State == coord.Running && !r.claimable(now) {
 		s.change(r, func(r *run) { r.CancelRequested = true })
 		s.ringCancels = true
+		return
 	}
+	s.change(r, func(r *run) {
+		if r.State == coord.Running { // its worker has vanished
+			r.CancelRequested = true
+			r.token++
+			r.Rescues++
+		}
+		r.end(coord.Cancelled, now)
+	})
+	s.ring = true // an occurrence or a place may have waited for its end
 }
 
 func (s *Store) cancel(now time.Time, id coord.RunID) error {
@@ -194,21 +201,25 @@ func (s *Store) cancel(now time.Time, id coord.RunID) error {
 	return nil
 }
 
-// nextDue returns the first time after now at which something falls due; zero:
-// there is none.
-func (s *Store) nextDue(now time.Time) (next time.Time) {
+// nextDue returns the first time after now at which something of these kinds, or of
+// any when none is named, falls due; zero: there is none.
+func (s *Store) nextDue(now time.Time, kinds []string) (next time.Time) {
 	s.rewind(now)
+	asked := func(kind string) bool { return len(kinds) == 0 || slices.Contains(kinds, kind) }
 	sooner := func(at time.Time) {
 		if at.After(now) && (next.IsZero() || at.Before(next)) {
 			next = at
 		}
 	}
 	for _, t := range s.work.tasks {
-		if !t.Paused {
+		if !t.Paused && asked(t.Kind) {
 			sooner(t.NextAt)
 		}
 	}
-	for _, q := range s.work.queues {
+	for kind, q := range s.work.queues {
+		if !asked(kind) {
+			continue
+		}
 		for l := range q.lanes {
 			l.waiting.walk(0, func(r *run) bool {
 				sooner(r.at())
@@ -264,9 +275,9 @@ func (c claimer) Cancel(ctx context.Context, id coord.RunID) error {
 	return c.store.write(ctx, func(now time.Time) error { return c.store.cancel(now, id) })
 }
 
-func (c claimer) NextDue(ctx context.Context) (wait time.Duration, some bool, err error) {
+func (c claimer) NextDue(ctx context.Context, kinds ...string) (wait time.Duration, some bool, err error) {
 	err = c.store.write(ctx, func(now time.Time) error {
-		if next := c.store.nextDue(now); !next.IsZero() {
+		if next := c.store.nextDue(now, kinds); !next.IsZero() {
 			wait, some = next.Sub(now), true
 		}
 		return nil

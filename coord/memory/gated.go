@@ -40,14 +40,10 @@ func add(counts map[string]int, key string, n int) {
 // full reports whether a run has to wait for a place, under limits of kinds. If
 // it has to, so has the rest of its lane.
 func (s *Store) full(r *run, limits map[string]int) bool {
-	switch {
-	case r.need() == need{}:
+	if (r.need() == need{}) {
 		return false
-	case r.Concurrency.Key != "" && s.work.taken.ByGate[r.gate] >= r.Concurrency.Limit:
-		return true
 	}
-	limit, limited := limits[r.Kind]
-	return limited && s.work.taken.ByKind[r.Kind] >= limit
+	return s.work.taken.Full(gate.Candidate{Kind: r.Kind, Gate: r.gate, Limit: r.Concurrency.Limit}, limits)
 }
 
 // bind gives the ready runs of a kind that have no gate that of the kind, which a

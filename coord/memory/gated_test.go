@@ -223,7 +223,14 @@ func (p *piles) kept() kept {
 func (p *piles) check() {
 	p.Helper()
 	w := &p.store.work
-	var next time.Time
+	next := make(map[string]time.Time) // by kind; of any: the empty one
+	later := func(kind string, at time.Time) {
+		for _, kind := range []string{"", kind} {
+			if at.After(p.now) && (next[kind].IsZero() || at.Before(next[kind])) {
+				next[kind] = at
+			}
+		}
+	}
 	filed := make(map[*lane]int)
 	taken := newWork().taken
 	for _, r := range w.history {
@@ -245,9 +252,7 @@ func (p *piles) check() {
 			taken.ByGate[r.gate]++
 			taken.ByKind[r.Kind]++
 		}
-		if at := r.at(); at.After(p.now) && (next.IsZero() || at.Before(next)) {
-			next = at
-		}
+		later(r.Kind, r.at())
 	}
 	if !maps.Equal(taken.ByGate, w.taken.ByGate) || !maps.Equal(taken.ByKind, w.taken.ByKind) {
 		p.Fatalf("places are counted as %v, want %v", w.taken, taken)
@@ -256,8 +261,8 @@ func (p *piles) check() {
 		if filed := t.pile != nil; filed != !t.Paused && !t.blocked() {
 			p.Fatalf("task %s is filed: %v; it is paused: %v, and blocked: %v", name, filed, t.Paused, t.blocked())
 		}
-		if !t.Paused && (next.IsZero() || t.NextAt.Before(next)) {
-			next = t.NextAt
+		if !t.Paused {
+			later(t.Kind, t.NextAt)
 		}
 	}
 	for kind, q := range w.queues {
@@ -270,9 +275,15 @@ func (p *piles) check() {
 			}
 		}
 	}
-	wait, some, err := p.handle.Claimer().NextDue(p.Context())
-	if err != nil || some == next.IsZero() || some && wait != next.Sub(p.now) {
-		p.Fatalf("NextDue is %v, %v, %v at %v, want %v", wait, some, err, p.now, next)
+	for _, kind := range append(kinds, "") {
+		var of []string
+		if kind != "" {
+			of = []string{kind}
+		}
+		wait, some, err := p.handle.Claimer().NextDue(p.Context(), of...)
+		if next := next[kind]; err != nil || some == next.IsZero() || some && wait != next.Sub(p.now) {
+			p.Fatalf("NextDue of %q is %v, %v, %v at %v, want %v", of, wait, some, err, p.now, next)
+		}
 	}
 }
 

@@ -41,7 +41,7 @@ func (s *Store) rollBack() {
 	for _, undo := range slices.Backward(s.undo) {
 		undo()
 	}
-	s.ring, s.ringCancels = false, false
+	s.ring, s.ringCancels, s.ringCalls = false, false, false
 }
 
 // tx is a transaction; the store is locked for as long as it lasts.
@@ -125,6 +125,20 @@ func (t *tx) Publish(ctx context.Context, events ...coord.NewEvent) error {
 		t.events = append(t.events, e)
 	}
 	return nil
+}
+
+func (t *tx) OpenCall(ctx context.Context, n coord.NewCall) (coord.Call, error) {
+	if err := t.usable(ctx); err != nil {
+		return coord.Call{}, err
+	}
+	return t.store.openCall(t.now, n), nil
+}
+
+func (t *tx) CancelCall(ctx context.Context, id coord.CallID, reason string) error {
+	if err := t.usable(ctx); err != nil {
+		return err
+	}
+	return t.store.cancelCall(t.now, id, reason)
 }
 
 func (t *tx) Unwrap() any { return nil }

@@ -20,6 +20,7 @@ import (
 	"github.com/uptrace/bun"
 
 	"github.com/tandemhq/tandem/coord"
+	"github.com/tandemhq/tandem/coord/internal/await"
 	"github.com/tandemhq/tandem/coord/internal/batch"
 	"github.com/tandemhq/tandem/coord/internal/feed"
 	"github.com/tandemhq/tandem/coord/internal/hint"
@@ -85,9 +86,13 @@ func open(o Options) (b *backend, err error) {
 	}
 	b.own = append(b.own, b.limits, b.coordination)
 	b.feed = feed.New(broadcaster{b})
-	b.publishes = batch.New(publishBatch, publishFlights, b.publishShared).Bound(publishBytes, row.PayloadBytes)
+	b.publishes = batch.New(publishBatch, publishFlights, b.publishShared).Bound(publishBytes, row.Size).
+		Refuse(row.WaitingPublishes, row.WaitingBytes)
+	b.entries = batch.New(changeBatch, changeFlights, b.changeShared).Bound(changeEntries, func(c []change) int { return len(c) })
 	b.bell = newDoorbell(b)
 	b.reader = newReader(b)
+	b.listener = newListener(b)
+	b.waits = await.New(o.Poll, b.lookAtCalls)
 	return b, nil
 }
 
@@ -95,15 +100,19 @@ type backend struct {
 	o            Options
 	db           *bun.DB // the work
 	limits       *bun.DB
-	coordination *bun.DB // doorbell, reader, health
+	coordination *bun.DB // doorbell, reader, waits, health
 	own          []*bun.DB
 
 	feed      *feed.Hub
 	hints     hint.Hub // runs may be due
 	cancels   hint.Hub // runs may have been asked to stop
+	changes   hint.Hub // the directory may have changed
+	entries   *batch.Batcher[[]change, []int64]
 	publishes *batch.Batcher[[]row.NewEvent, []coord.Position]
 	bell      *doorbell
 	reader    *reader
+	listener  *listener
+	waits     *await.Hub // for calls to end
 
 	stop    context.CancelFunc
 	loops   sync.WaitGroup
@@ -116,7 +125,7 @@ func (b *backend) ready(ctx context.Context) error {
 	if err := b.Ping(ctx); err != nil {
 		return err
 	}
-	_, err := b.coordination.NewRaw(`SELECT FROM coord_runs, coord_topics, coord_limits, coord_tickets LIMIT 0`).Exec(ctx)
+	_, err := b.coordination.NewRaw(`SELECT FROM coord_runs, coord_topics, coord_limits, coord_tickets, coord_calls LIMIT 0`).Exec(ctx)
 	if e, ok := errors.AsType[*pq.Error](err); ok && e.Code == undefinedTable {
 		return fmt.Errorf("the database lacks the schema, see migrations.Up: %w", err)
 	}
@@ -128,13 +137,16 @@ func (b *backend) start(ctx context.Context) {
 	ctx, b.stop = context.WithCancel(context.WithoutCancel(ctx))
 	b.loops.Go(func() { b.reader.run(ctx) })
 	b.loops.Go(func() { b.bell.run(ctx) })
-	b.loops.Go(func() { b.listen(ctx) })
+	b.loops.Go(func() { b.listener.run(ctx) })
+	b.loops.Go(func() { b.waits.Run(ctx) })
 }
 
 func (b *backend) Claimer() coord.Claimer         { return claimer{b} }
 func (b *backend) Tickets() coord.Tickets         { return tickets{b} }
 func (b *backend) Limiter() coord.Limiter         { return limiter{b} }
 func (b *backend) Broadcaster() coord.Broadcaster { return broadcaster{b} }
+func (b *backend) Directory() coord.Directory     { return directory{b} }
+func (b *backend) Calls() coord.Calls             { return calls{b} }
 
 func (b *backend) Ping(ctx context.Context) error {
 	var readOnly []bool
@@ -152,6 +164,7 @@ func (b *backend) Ping(ctx context.Context) error {
 func (b *backend) Close(ctx context.Context) error {
 	b.closing.Do(func() {
 		b.feed.Close()
+		b.waits.Close()
 		b.stop()
 		go func() {
 			defer close(b.closed)

@@ -3,11 +3,12 @@ package pg
 import (
 	"context"
 	"slices"
+	"strings"
 
+	"github.com/lib/pq"
 	"github.com/uptrace/bun"
 
 	"github.com/tandemhq/tandem/coord"
-	"github.com/tandemhq/tandem/coord/internal/feed"
 	"github.com/tandemhq/tandem/coord/internal/row"
 )
 
@@ -16,8 +17,8 @@ type broadcaster struct{ b *backend }
 // Concurrent publishes of one replica share a statement.
 const (
 	publishBatch   = 200     // calls
-	publishBytes   = 4 << 20 // of payload, which takes several times as much as a statement
-	publishFlights = 2       // statements at a time
+	publishBytes   = 4 << 20 // of events, which take several times as much as a statement
+	publishFlights = 3       // statements at a time, when they take long
 )
 
 func (br broadcaster) Publish(ctx context.Context, events ...coord.NewEvent) ([]coord.Position, error) {
@@ -38,43 +39,73 @@ func (b *backend) publishShared(ctx context.Context, calls [][]row.NewEvent) ([]
 	return row.Share(calls, positions), nil
 }
 
-// publish appends events to their topics in one statement: the topics' counters
-// are bumped in order of the topics, so that publishers can't deadlock, and the
-// lock on a counter puts the commits of its topic in the order of the sequence.
+// publish appends events to their topics by one statement.
 func publish(ctx context.Context, db bun.IDB, events []row.NewEvent) ([]coord.Position, error) {
-	var list row.Values
-	for i, e := range events {
-		list.Add("(?::int, ?, ?::bigint, ?, ?::bytea)", i, e.Topic, int64(e.Tag), e.Kind, row.Bytes(e.Payload))
-	}
-	var rows []row.Event
-	err := db.NewRaw(`WITH input (ord, topic, tag, kind, payload) AS (VALUES `+list.String()+`),
-		numbered AS (
-			SELECT *, row_number() OVER (PARTITION BY topic ORDER BY ord) AS n, count(*) OVER (PARTITION BY topic) AS total
-			FROM input
-		), bumped AS (
-			INSERT INTO coord_topics AS t (topic, seq, tag)
-			SELECT topic, total, tag FROM numbered WHERE n = total ORDER BY topic COLLATE "C"
-			ON CONFLICT (topic) DO UPDATE SET seq = t.seq + excluded.seq, tag = excluded.tag
-			RETURNING topic, seq
-		)
-		INSERT INTO coord_events (topic, seq, tag, kind, payload, at)
-		SELECT n.topic, b.seq - n.total + n.n, n.tag, n.kind, n.payload, coord_clock()
-		FROM numbered n JOIN bumped b ON b.topic = n.topic
-		RETURNING topic, seq`, list.Args...).Scan(ctx, &rows)
+	first, twins := row.Distinct(events)
+	slices.SortStableFunc(first, func(a, b int) int { return strings.Compare(events[a].Topic, events[b].Topic) })
+	l := newLetters(events, first)
+	found, err := l.publish(ctx, db)
 	if err != nil {
 		return nil, err
 	}
-	// The events of a topic got consecutive numbers in the order of the list.
-	next := make(map[string]int64)
-	for _, r := range rows {
-		if first, ok := next[r.Topic]; !ok || r.Seq < first {
-			next[r.Topic] = r.Seq
-		}
-	}
 	positions := make([]coord.Position, len(events))
-	for i, e := range events {
-		positions[i] = coord.Position{Seq: next[e.Topic], Tag: e.Tag}
-		next[e.Topic]++
+	for i, k := range first {
+		positions[k] = found[i]
+	}
+	for k, of := range twins {
+		positions[k] = positions[of]
+	}
+	return positions, nil
+}
+
+// letters are events, topic by topic, in the form that coord_publish takes. The
+// payloads go as one: an array of them would be about three times as much for the
+// server to read.
+type letters struct {
+	topics, kinds, keys      pq.StringArray
+	ends, places, tags, cuts pq.Int64Array
+	payloads                 []byte
+	keyed                    bool // one of them has a key at least
+}
+
+// newLetters takes the events that are in those places.
+func newLetters(events []row.NewEvent, order []int) letters {
+	l := letters{cuts: pq.Int64Array{1}, payloads: make([]byte, 0, row.PayloadBytes(events))}
+	for i, k := range order {
+		e := events[k]
+		if last := len(l.topics) - 1; last < 0 || l.topics[last] != e.Topic {
+			l.topics, l.ends = append(l.topics, e.Topic), append(l.ends, 0)
+		}
+		topic := len(l.topics)
+		l.ends[topic-1] = int64(i + 1)
+		l.places, l.tags = append(l.places, int64(topic)), append(l.tags, int64(e.Tag))
+		l.kinds, l.keys, l.keyed = append(l.kinds, e.Kind), append(l.keys, e.Key), l.keyed || e.Key != ""
+		l.payloads = append(l.payloads, e.Payload...)
+		l.cuts = append(l.cuts, int64(len(l.payloads)+1))
+	}
+	return l
+}
+
+// publish returns the position of each.
+func (l letters) publish(ctx context.Context, db bun.IDB) (positions []coord.Position, err error) {
+	if l.keyed {
+		var rows []row.Head
+		err = db.NewRaw(`SELECT seq, tag FROM coord_publish_once(?, ?, ?, ?, ?, ?, ?, ?)`,
+			l.topics, l.ends, l.places, l.tags, l.kinds, l.cuts, l.payloads, l.keys).Scan(ctx, &rows)
+		for _, r := range rows {
+			positions = append(positions, r.Position())
+		}
+		return positions, err
+	}
+	var lasts pq.Int64Array
+	err = db.NewRaw(`SELECT coord_publish(?, ?, ?, ?, ?, ?, ?)`,
+		l.topics, l.ends, l.places, l.tags, l.kinds, l.cuts, l.payloads).Scan(ctx, &lasts)
+	if err != nil {
+		return nil, err
+	}
+	for i, tag := range l.tags {
+		topic := l.places[i] - 1
+		positions = append(positions, coord.Position{Seq: lasts[topic] - l.ends[topic] + int64(i+1), Tag: coord.Tag(tag)})
 	}
 	return positions, nil
 }
@@ -91,32 +122,17 @@ func (br broadcaster) Read(ctx context.Context, topic string, from coord.Positio
 	if from == coord.Head {
 		return nil, nil
 	}
-	// One statement, so that head and events are of one snapshot. The event at the
-	// position itself comes along, for its tag.
-	var rows []struct {
-		row.Event
-		Head    int64 `bun:"head"`
-		HeadTag int64 `bun:"head_tag"`
-		Found   bool  `bun:"found"`
-	}
-	err := br.b.db.NewRaw(`SELECT h.seq AS head, h.tag AS head_tag, e.seq IS NOT NULL AS found,
-			h.topic, COALESCE(e.seq, 0) AS seq, COALESCE(e.tag, 0) AS tag, COALESCE(e.kind, '') AS kind, e.payload, e.at
+	// One statement, so that head and events are of one snapshot.
+	var rows []row.Found
+	err := br.b.db.NewRaw(`SELECT h.seq AS head, h.tag AS head_tag, e.seq IS NOT NULL AS found, h.topic,
+			COALESCE(e.seq, 0) AS seq, COALESCE(e.tag, 0) AS tag, COALESCE(e.prev, 0) AS prev, COALESCE(e.kind, '') AS kind, e.payload, e.at
 		FROM coord_topics h LEFT JOIN LATERAL (
-			SELECT * FROM coord_events e WHERE e.topic = h.topic AND e.seq >= ? ORDER BY e.seq LIMIT ?
-		) AS e ON true WHERE h.topic = ? ORDER BY e.seq`, from.Seq, limit+1, topic).Scan(ctx, &rows)
+			SELECT * FROM coord_events e WHERE e.topic = h.topic AND e.seq > ? ORDER BY e.seq LIMIT ?
+		) AS e ON true WHERE h.topic = ? ORDER BY e.seq`, from.Seq, limit, topic).Scan(ctx, &rows)
 	if err != nil {
 		return nil, storeError(ctx, err)
 	}
-	var head coord.Position
-	found := make([]coord.Event, 0, len(rows))
-	for _, r := range rows {
-		head = coord.Position{Seq: r.Head, Tag: coord.Tag(r.HeadTag)}
-		if r.Found {
-			found = append(found, r.Coord())
-		}
-	}
-	events, err := feed.Verify(topic, from, head, found)
-	return events[:min(len(events), limit)], err
+	return row.Behind(topic, from, rows)
 }
 
 func (br broadcaster) Heads(ctx context.Context, topics ...string) (map[string]coord.Position, error) {
@@ -131,20 +147,33 @@ func (br broadcaster) Heads(ctx context.Context, topics ...string) (map[string]c
 	return row.Heads(topics, rows), nil
 }
 
-func (br broadcaster) Trim(ctx context.Context, r coord.EventRetention) (int, error) {
-	n := 0
+// Trim searches an index whatever the planner thinks of the tables: each LIMIT is there
+// for that.
+func (br broadcaster) Trim(ctx context.Context, r coord.EventRetention) (n int, err error) {
 	if r.Age > 0 {
-		deleted, err := br.trim(ctx, `SELECT topic, seq FROM coord_events
-			WHERE at < coord_now() - ? * interval '1 microsecond' AND starts_with(topic, ?) ORDER BY at LIMIT ? FOR UPDATE SKIP LOCKED`,
-			row.Micros(r.Age), r.Prefix)
-		if n += deleted; err != nil {
+		// The oldest have the lowest transactions. Younger ones among them, as of a long
+		// transaction, are in nobody's way for long.
+		which := `SELECT topic, seq FROM coord_events
+			WHERE (topic, seq) IN (SELECT topic, seq FROM coord_events ORDER BY xid LIMIT 2 * ?0) AND at < coord_now() - ?1 * interval '1 microsecond'
+			LIMIT ?0 FOR UPDATE SKIP LOCKED`
+		if r.Prefix != "" {
+			which = `SELECT old.topic, old.seq FROM coord_topics t
+				CROSS JOIN LATERAL (SELECT seq, at FROM coord_events WHERE topic = t.topic ORDER BY seq LIMIT 1) AS first
+				CROSS JOIN LATERAL (
+					SELECT topic, seq FROM coord_events
+					WHERE topic = t.topic AND seq < first.seq + ?0 AND at < coord_now() - ?1 * interval '1 microsecond'
+					ORDER BY seq LIMIT ?0 FOR UPDATE SKIP LOCKED
+				) AS old
+				WHERE starts_with(t.topic, ?2) AND first.at < coord_now() - ?1 * interval '1 microsecond' LIMIT ?0`
+		}
+		if n, err = br.trim(ctx, which, row.Micros(r.Age), r.Prefix); err != nil {
 			return n, err
 		}
 	}
 	if r.Keep > 0 {
-		deleted, err := br.trim(ctx, `SELECT e.topic, e.seq FROM coord_topics t
-			JOIN coord_events e ON e.topic = t.topic AND e.seq <= t.seq - ? WHERE starts_with(t.topic, ?) LIMIT ? FOR UPDATE OF e SKIP LOCKED`,
-			r.Keep, r.Prefix)
+		deleted, err := br.trim(ctx, `SELECT old.topic, old.seq FROM coord_topics t CROSS JOIN LATERAL (
+				SELECT topic, seq FROM coord_events WHERE topic = t.topic AND seq <= t.seq - ?1 ORDER BY seq LIMIT ?0 FOR UPDATE SKIP LOCKED
+			) AS old WHERE starts_with(t.topic, ?2) LIMIT ?0`, r.Keep, r.Prefix)
 		if n += deleted; err != nil {
 			return n, err
 		}
@@ -154,7 +183,7 @@ func (br broadcaster) Trim(ctx context.Context, r coord.EventRetention) (int, er
 
 func (br broadcaster) trim(ctx context.Context, which string, args ...any) (int, error) {
 	res, err := br.b.db.NewRaw(`DELETE FROM coord_events WHERE (topic, seq) IN (`+which+`)`,
-		append(args, reapBatch)...).Exec(ctx)
+		append([]any{reapBatch}, args...)...).Exec(ctx)
 	if err != nil {
 		return 0, storeError(ctx, err)
 	}

@@ -32,7 +32,7 @@ func (c claimer) Enqueue(ctx context.Context, runs ...coord.NewRun) ([]coord.Run
 // enqueue queues all runs or none: an earlier run that has a key may go before it is
 // looked up.
 func (c claimer) enqueue(ctx context.Context, runs []coord.NewRun) (queued []coord.Run, err error) {
-	if len(runs) == 1 || len(row.UniqueKeys(runs)) == 0 {
+	if len(runs) == 1 || len(uniqueKeys(runs)) == 0 {
 		return enqueue(ctx, c.b.db, runs)
 	}
 	err = inTx(ctx, c.b.db, func(tx bun.Tx) error {
@@ -59,13 +59,13 @@ func enqueue(ctx context.Context, db bun.IDB, runs []coord.NewRun) ([]coord.Run,
 		timeouts[i], priorities[i], places[i] = row.Micros(r.Timeout), int64(r.Priority), int64(r.Concurrency.Limit)
 		once[i] = r.AtMostOnce
 	}
-	var uniqueKeys any // NULL when there is none
+	var anyKeys any // NULL when there is none
 	if slices.ContainsFunc(keys, func(key string) bool { return key != "" }) {
-		uniqueKeys = pq.StringArray(keys)
+		anyKeys = pq.StringArray(keys)
 	}
-	var rows []row.Queued
+	var rows []queuedRow
 	err := db.NewRaw(`SELECT * FROM coord_enqueue(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		pq.StringArray(kinds), pq.ByteaArray(payloads), uniqueKeys, pq.Int64Array(delays), pq.Array(dues),
+		pq.StringArray(kinds), pq.ByteaArray(payloads), anyKeys, pq.Int64Array(delays), pq.Array(dues),
 		pq.Int64Array(attempts), pq.Int64Array(backoffs), pq.Int64Array(maxBackoffs),
 		pq.Int64Array(timeouts), pq.Int64Array(priorities), pq.StringArray(gates), pq.Int64Array(places), pq.BoolArray(once),
 	).Scan(ctx, &rows)
@@ -73,14 +73,14 @@ func enqueue(ctx context.Context, db bun.IDB, runs []coord.NewRun) ([]coord.Run,
 		return nil, err
 	}
 	now, rows := rows[0].Clock.Time, rows[1:]
-	slices.SortFunc(rows, func(a, b row.Queued) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(rows, func(a, b queuedRow) int { return cmp.Compare(a.ID, b.ID) })
 	var earlier map[string]coord.Run
 	if len(rows) < n {
-		if earlier, err = runsByKey(ctx, db, 0, row.UniqueKeys(runs)...); err != nil {
+		if earlier, err = runsByKey(ctx, db, 0, uniqueKeys(runs)...); err != nil {
 			return nil, err
 		}
 	}
-	return row.Enqueued(runs, now, rows, earlier)
+	return enqueued(runs, now, rows, earlier)
 }
 
 // runsByKey finds runs of a task, or of none.
@@ -93,7 +93,11 @@ func runsByKey(ctx context.Context, db bun.IDB, task int64, keys ...string) (map
 	}
 	var rows []row.Run
 	err := q.Scan(ctx, &rows)
-	return row.ByKey(rows), err
+	byKey := make(map[string]coord.Run, len(rows))
+	for _, r := range rows {
+		byKey[r.UniqueKey] = r.Coord()
+	}
+	return byKey, err
 }
 
 func (c claimer) Claim(ctx context.Context, o coord.ClaimOptions) (claims []coord.Claim, err error) {
@@ -179,8 +183,8 @@ func (c claimer) takeOnce(ctx context.Context, o coord.ClaimOptions) (claims []c
 	defer rows.Close()
 	var now time.Time
 	for rows.Next() {
-		var what row.Text
-		var r row.Claimed
+		var what text
+		var r claimedRow
 		err := rows.Scan(&what, &r.ID, &r.Kind, &r.Payload, &r.DueAt, &r.Attempt, &r.Token, &r.MaxAttempts, &r.Backoff,
 			&r.MaxBackoff, &r.Priority, &r.CreatedAt, &r.Rest)
 		if err != nil {
@@ -189,8 +193,8 @@ func (c claimer) takeOnce(ctx context.Context, o coord.ClaimOptions) (claims []c
 		switch what {
 		case "now":
 			now = r.DueAt.Time
-		case row.Text(coord.Running):
-			claim, err := r.Claim(o, now)
+		case text(coord.Running):
+			claim, err := r.claim(o, now)
 			if err != nil {
 				return nil, left, err
 			}
@@ -217,30 +221,30 @@ func (c claimer) takeOnce(ctx context.Context, o coord.ClaimOptions) (claims []c
 
 func (c claimer) Extend(ctx context.Context, lease time.Duration, claims ...coord.Claim) ([]coord.Claim, error) {
 	held, err := c.extend(ctx, lease, claims, "SKIP LOCKED")
-	fenced, ok := errors.AsType[*coord.FencedError](err)
+	lost, ok := errors.AsType[*coord.FencedError](err)
 	if !ok {
 		return held, err
 	}
 	// Those are lost, or somebody is changing their runs and may take long about it.
 	// The others don't wait for that.
-	late, err := c.extend(ctx, lease, fenced.Claims, "")
+	late, err := c.extend(ctx, lease, lost.Claims, "")
 	return append(held, late...), err
 }
 
 func (c claimer) extend(ctx context.Context, lease time.Duration, claims []coord.Claim, wait string) ([]coord.Claim, error) {
-	ids, tokens := row.Tokens(claims)
-	var rows []row.Lease
+	ids, tokens := tokensOf(claims)
+	var rows []leaseRow
 	err := c.b.coordination.NewRaw(`WITH held AS MATERIALIZED (
 			SELECT r.id FROM coord_runs r JOIN unnest(?::bigint[], ?::bigint[]) AS c (id, token) ON r.id = c.id AND r.token = c.token
 			WHERE r.state = 'running' ORDER BY r.id FOR UPDATE OF r `+wait+`
 		)
 		UPDATE coord_runs AS r SET at = coord_clock() + ? * interval '1 microsecond'
-		FROM held WHERE r.id = held.id RETURNING `+row.LeaseColumns,
+		FROM held WHERE r.id = held.id RETURNING `+leaseColumns,
 		pq.Int64Array(ids), pq.Int64Array(tokens), row.Micros(lease)).Scan(ctx, &rows)
 	if err != nil {
 		return nil, storeError(ctx, err)
 	}
-	return row.Extended(claims, rows)
+	return extended(claims, rows)
 }
 
 func (c claimer) Finish(ctx context.Context, results ...coord.Result) error {
@@ -249,18 +253,19 @@ func (c claimer) Finish(ctx context.Context, results ...coord.Result) error {
 	return storeError(ctx, err)
 }
 
-// finish ends claims and tells whether runs were queued by it.
+// finish ends claims and tells whether runs may have become due by it: some of these,
+// or others that waited for their ends.
 func finish(ctx context.Context, db bun.IDB, results []coord.Result) (news, error) {
 	slices.SortFunc(results, func(a, b coord.Result) int { return cmp.Compare(a.Claim.Run.ID, b.Claim.Run.ID) })
 	n := len(results)
-	var queued news
+	var due news
 	ids, tokens, delays, refunds := make([]int64, n), make([]int64, n), make([]int64, n), make([]int64, n)
 	states, texts := make([]string, n), make([]string, n)
 	plain := true // all have succeeded
 	for i, r := range results {
 		s := r.Settle()
-		if s.State == coord.Queued && s.Delay == 0 || row.Awaited(r.Claim.Run) {
-			queued = newRuns
+		if s.State == coord.Queued && s.Delay == 0 {
+			due = newRuns
 		}
 		plain = plain && s.State == coord.Succeeded
 		ids[i], tokens[i], states[i] = int64(r.Claim.Run.ID), r.Claim.Token, string(s.State)
@@ -270,26 +275,37 @@ func finish(ctx context.Context, db bun.IDB, results []coord.Result) (news, erro
 	if !plain {
 		args = append(args[:2], pq.StringArray(states), pq.Int64Array(delays), pq.Int64Array(refunds), pq.StringArray(texts))
 	}
-	var lost []int64
-	err := db.NewRaw(`SELECT * FROM coord_finish(?, ?, ?, ?, ?, ?)`, args...).Scan(ctx, &lost)
+	var awaited bool
+	var lost pq.Int64Array
+	err := db.NewRaw(`SELECT awaited, lost FROM coord_finish(?, ?, ?, ?, ?, ?)`, args...).Scan(ctx, &awaited, &lost)
 	if err != nil {
 		return 0, err
 	}
+	if awaited {
+		due = newRuns
+	}
 	if len(lost) == 0 {
-		return queued, nil
+		return due, nil
 	}
 	claims := make([]coord.Claim, n)
 	for i, r := range results {
 		claims[i] = r.Claim
 	}
-	return queued, row.Fenced(claims, lost)
+	return due, fenced(claims, lost)
 }
 
-// cancelSet ends a queued run and asks a running one to stop.
-const cancelSet = `cancel_requested = (state = 'running'),
-	at = CASE WHEN state = 'queued' THEN coord_clock() ELSE at END,
-	finished_at = CASE WHEN state = 'queued' THEN coord_clock() END,
-	state = CASE WHEN state = 'queued' THEN 'cancelled' ELSE state END`
+// cancelSet ends a run that is queued or whose worker has vanished, and asks one that
+// is running to stop. Which it is must be the same for all columns, hence coord_now; it
+// may be too early to say, and then the run is asked.
+const (
+	vanished  = `(state = 'running' AND at <= coord_now())`
+	cancelSet = `cancel_requested = (state = 'running'),
+	token = token + ` + vanished + `::int,
+	rescues = rescues + ` + vanished + `::int,
+	at = CASE WHEN state = 'queued' OR ` + vanished + ` THEN coord_clock() ELSE at END,
+	finished_at = CASE WHEN state = 'queued' OR ` + vanished + ` THEN coord_clock() END,
+	state = CASE WHEN state = 'queued' OR ` + vanished + ` THEN 'cancelled' ELSE state END`
+)
 
 func (c claimer) Cancel(ctx context.Context, id coord.RunID) error {
 	news, err := cancel(ctx, c.b.db, id)
@@ -316,9 +332,9 @@ func cancel(ctx context.Context, db bun.IDB, id coord.RunID) (news, error) {
 	return 0, fmt.Errorf("%w: the run has ended", coord.ErrConflict)
 }
 
-func (c claimer) NextDue(ctx context.Context) (wait time.Duration, some bool, err error) {
+func (c claimer) NextDue(ctx context.Context, kinds ...string) (wait time.Duration, some bool, err error) {
 	var waits []int64
-	err = c.b.coordination.NewRaw(`SELECT COALESCE(coord_next_due(), -1)`).Scan(ctx, &waits)
+	err = c.b.coordination.NewRaw(`SELECT COALESCE(coord_next_due(?), -1)`, pq.StringArray(kinds)).Scan(ctx, &waits)
 	if err != nil || len(waits) == 0 || waits[0] < 0 {
 		return 0, false, storeError(ctx, err)
 	}

@@ -67,7 +67,8 @@ func newConnector(url string) (*connector, error) {
 	return &connector{bounded: bounded, plain: plain}, nil
 }
 
-// connectorTo adds what the connection string does not say itself.
+// connectorTo adds what the connection string does not say itself, and takes out what
+// it is not to say.
 func connectorTo(url string, settings map[string]string) (*pq.Connector, error) {
 	cfg, err := pq.NewConfig(url)
 	if err != nil {
@@ -83,6 +84,9 @@ func connectorTo(url string, settings map[string]string) (*pq.Connector, error) 
 	runtime := map[string]string{"standard_conforming_strings": "on"}
 	maps.Copy(runtime, settings)
 	maps.Copy(runtime, cfg.Runtime)
+	if delete(runtime, isolation); settings != nil {
+		runtime[isolation] = "read committed"
+	}
 	cfg.Runtime = runtime
 	c, err := pq.NewConnectorConfig(cfg)
 	if err != nil {
@@ -111,6 +115,9 @@ func connect(ctx context.Context, c *pq.Connector, pooled bool) (driver.Conn, er
 	conn, err := c.Connect(context.WithValue(ctx, dialed{}, &socket))
 	if err != nil {
 		return nil, err
+	}
+	if able, ok := conn.(pqConn); ok && pooled {
+		conn = &committed{pqConn: able}
 	}
 	return guard(conn, socket, pooled)
 }

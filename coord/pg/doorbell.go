@@ -4,11 +4,8 @@ import (
 	"context"
 	"crypto/rand"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
-
-	"github.com/lib/pq"
 )
 
 // channel is the one channel on which replicas ring each other.
@@ -16,7 +13,7 @@ const channel = "coord"
 
 // spacing is the least time between two rings of a replica. The first rings at
 // once; only a busy stream is coalesced.
-const spacing = 3 * time.Millisecond
+const spacing = 2 * time.Millisecond
 
 // doorbell tells the other replicas that there is something to look for. A
 // notification carries no data and belongs to no data transaction, which would
@@ -24,7 +21,7 @@ const spacing = 3 * time.Millisecond
 // poll interval.
 type doorbell struct {
 	b       *backend
-	id      string        // of this backend, which need not hear itself
+	id      string        // of this backend, which need not be told its own news
 	news    atomic.Uint32 // what to ring about
 	pressed chan struct{} // one slot
 }
@@ -34,10 +31,14 @@ func newDoorbell(b *backend) *doorbell {
 }
 
 func (d *doorbell) ring(n news) {
-	if n == 0 {
-		return
+	if n != 0 {
+		d.news.Or(uint32(n))
+		d.press()
 	}
-	d.news.Or(uint32(n))
+}
+
+// press rings even if there is no news: who hears it knows that it hears.
+func (d *doorbell) press() {
 	select {
 	case d.pressed <- struct{}{}:
 	default:
@@ -53,7 +54,8 @@ func (d *doorbell) run(ctx context.Context) {
 		}
 		what := d.id + " " + strconv.FormatUint(uint64(d.news.Swap(0)), 10)
 		ringing, cancel := context.WithTimeout(ctx, lookTimeout)
-		_, err := d.b.coordination.NewRaw(`SELECT pg_notify(?, ?)`, channel, what).Exec(ringing)
+		// Nobody waits for the disk: what there is to find is stored.
+		_, err := d.b.coordination.NewRaw(`SET LOCAL synchronous_commit = off; SELECT pg_notify(?, ?)`, channel, what).Exec(ringing)
 		cancel()
 		if err != nil && ctx.Err() == nil {
 			d.b.log().DebugContext(ctx, "doorbell failed; other replicas will poll", "error", err)
@@ -62,59 +64,6 @@ func (d *doorbell) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-time.After(spacing):
-		}
-	}
-}
-
-// listen wakes this process when another one rings, and whenever the connection
-// was away and may have missed a ring.
-func (b *backend) listen(ctx context.Context) {
-	connected := false
-	l := pq.NewDialListener(dialer(), b.o.ListenURL, 100*time.Millisecond, 5*time.Second,
-		func(event pq.ListenerEventType, err error) {
-			up := event == pq.ListenerEventConnected || event == pq.ListenerEventReconnected
-			if up != connected && ctx.Err() == nil {
-				connected = up
-				if up {
-					b.log().InfoContext(ctx, "listening for other replicas")
-				} else {
-					b.log().WarnContext(ctx, "not listening: other replicas' news arrives by polling", "error", err)
-				}
-			}
-		})
-	// Both can hang on a dead network; nothing waits for them. What the listener
-	// still has to say would keep it from ending.
-	defer func() {
-		go func() {
-			_ = l.Close()
-			for range l.Notify {
-			}
-		}()
-	}()
-	go func() {
-		if l.Listen(channel) == nil { // what rang until now was not heard
-			b.wake(anything)
-		}
-	}()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case n := <-l.Notify:
-			if n == nil {
-				b.wake(anything)
-				continue
-			}
-			from, what, _ := strings.Cut(n.Extra, " ")
-			if from == b.bell.id {
-				continue
-			}
-			// A version that rings in another way is understood as well.
-			heard, err := strconv.ParseUint(what, 10, 32)
-			if err != nil {
-				heard = uint64(anything)
-			}
-			b.wake(news(heard))
 		}
 	}
 }

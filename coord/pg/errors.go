@@ -18,6 +18,8 @@ import (
 const (
 	protocolViolation = "08P01" // a pooler refuses settings
 	undefinedTable    = "42P01" // the schema is missing
+	readOnly          = "25006" // a standby, or a primary that was
+	notSupported      = "0A000" // as an answer to BEGIN: a standby
 )
 
 // storeError gives an error of the database its sentinel.
@@ -62,7 +64,7 @@ func isNet(err error) bool {
 // up, as opposed to that the request is wrong.
 func unavailable(e *pq.Error) bool {
 	switch e.Code {
-	case "25006", // read-only: a standby, or a primary that was
+	case readOnly,
 		"57014",          // statement timeout
 		"55P03",          // lock timeout
 		"25P03",          // idle in transaction too long

@@ -149,8 +149,8 @@ func TestOpenTransactionsDelayNobody(t *testing.T) {
 		}
 		defer tx.Rollback()
 		_, err = tx.ExecContext(t.Context(), `
-			INSERT INTO coord_topics VALUES ('a', 1, 7);
-			INSERT INTO coord_events (topic, seq, tag, kind, payload, at) VALUES ('a', 1, 7, 'open', '', now())`)
+			INSERT INTO coord_topics VALUES ('a', 1, 7, 0);
+			INSERT INTO coord_events (topic, seq, tag, prev, kind, payload, at) VALUES ('a', 1, 7, 0, 'open', '', now())`)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -127,6 +127,7 @@ func TestClaimPlan(t *testing.T) {
 	const (
 		claim  = `SELECT * FROM coord_claim('{a,b}', 10, NULL, 1000000, 'w', 'lost')`
 		finish = `SELECT coord_finish('{1000002,1000003}', '{1,1}', NULL, NULL, NULL, NULL)`
+		next   = `SELECT coord_next_due('{b}')` // all is of another kind
 	)
 	const run = `INSERT INTO coord_runs (kind, payload, exclusive, due_at, max_attempts, backoff, max_backoff, timeout,
 		at_most_once, created_at, state, at, priority) SELECT 'a', '', false, now(), 3, 1, 1, 0, false, now(), `
@@ -134,6 +135,7 @@ func TestClaimPlan(t *testing.T) {
 	exec(run + `'queued', now(), 2`)
 	exec(claim)
 	exec(finish)
+	exec(next)
 	exec(run + `'succeeded', now() - interval '1 minute', 2 FROM generate_series(1, 500000)`)
 	exec(run + `'queued', now() + interval '1 minute' * i, 2 FROM generate_series(1, 500000) AS i`)
 	exec(run + `'queued', now() - interval '1 minute', 3 FROM generate_series(1, 50)`)
@@ -158,6 +160,92 @@ func TestClaimPlan(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{"Seq Scan on coord_", "Sort", "Bitmap", "Rows Removed", "Hash"} {
+		if strings.Contains(all, bad) {
+			t.Errorf("the plans have a %q", bad)
+		}
+	}
+	if t.Failed() {
+		t.Log(all)
+	}
+
+	*plans = nil
+	exec(next)
+	all = strings.Join(*plans, "\n")
+	for _, want := range []string{
+		"using coord_runs_claim on coord_runs", "Index Cond: ((priority = p.priority) AND (at > ",
+		"using coord_runs_gated_due on coord_runs", "using coord_tasks_due on coord_tasks", "(actual rows=50 loops=1)",
+	} {
+		if !strings.Contains(all, want) {
+			t.Errorf("the plan of what comes next lacks %q", want)
+		}
+	}
+	for _, read := range regexp.MustCompile(`on coord_.*actual rows=(\d+) loops=(\d+)`).FindAllStringSubmatch(all, -1) {
+		rows, _ := strconv.Atoi(read[1])
+		loops, _ := strconv.Atoi(read[2])
+		if rows*loops > 100 {
+			t.Errorf("what comes next takes reading %d rows: %s", rows*loops, read[0])
+		}
+	}
+	for _, bad := range []string{"Seq Scan on coord_", "Sort", "Bitmap", "Rows Removed"} {
+		if strings.Contains(all, bad) {
+			t.Errorf("the plan of what comes next has a %q", bad)
+		}
+	}
+	if t.Failed() {
+		t.Log(all)
+	}
+}
+
+// TestDirectoryPlan pins the plans of the directory, with a hundred thousand entries:
+// they search the indexes. The plans were made when there was nothing.
+func TestDirectoryPlan(t *testing.T) {
+	db, plans := explained(t, migrated(t))
+	exec := func(statement string) {
+		t.Helper()
+		if _, err := db.ExecContext(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	statements := []string{
+		`SELECT * FROM coord_change('{register,update,remove}', '{m1,m1,m1}', '{k,key/1,key/101}', '{0,1,101}', '{x,x,x}')`,
+		`SELECT coord_leave('m2')`,
+		`SELECT * FROM coord_sweep(1000)`,
+	}
+	exec(`ALTER TABLE coord_entries SET (autovacuum_enabled = off)`)
+	for _, statement := range statements {
+		exec(statement)
+	}
+	exec(`INSERT INTO coord_members (id, name, data, since, lease_until)
+		SELECT 'm' || i, '', '', now(), now() + CASE WHEN i = 7 THEN -1 ELSE 1 END * interval '1 hour' FROM generate_series(0, 99) AS i`)
+	exec(`INSERT INTO coord_entries (key, epoch, member_id, data, since, updated_at)
+		SELECT 'key/' || i, i, 'm' || i % 100, '', now(), now() FROM generate_series(1, 100000) AS i`)
+	*plans = nil
+	for _, statement := range statements {
+		exec(statement)
+	}
+	exec(`ANALYZE coord_entries`)
+	b := &backend{db: bun.NewDB(db, pgdialect.New())}
+	if found, err := (directory{b}).Lookup(t.Context(), "key/1", "key/9"); err != nil || len(found) != 2 {
+		t.Errorf("Lookup finds %v, %v", found, err)
+	}
+	f := coord.EntryFilter{Prefixes: []string{"key/1", "key/2", "nobody"}, After: "key/15", Limit: 100}
+	if list, err := (directory{b}).List(t.Context(), f); err != nil || len(list) != 100 {
+		t.Errorf("List finds %d entries, %v", len(list), err)
+	}
+	all := strings.Join(*plans, "\n")
+	for _, want := range []string{"using coord_entries_pkey on coord_entries", "coord_entries_member"} {
+		if !strings.Contains(all, want) {
+			t.Errorf("the plans lack %q", want)
+		}
+	}
+	for _, read := range regexp.MustCompile(`on coord_entries.*actual rows=(\d+) loops=(\d+)`).FindAllStringSubmatch(all, -1) {
+		rows, _ := strconv.Atoi(read[1])
+		loops, _ := strconv.Atoi(read[2])
+		if rows*loops > 1100 { // what a member has, and a little
+			t.Errorf("%d entries are read: %s", rows*loops, read[0])
+		}
+	}
+	for _, bad := range []string{"Seq Scan on coord_entries", "Seq Scan on coord_epoch", "JIT"} {
 		if strings.Contains(all, bad) {
 			t.Errorf("the plans have a %q", bad)
 		}

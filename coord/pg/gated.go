@@ -57,7 +57,7 @@ func (c claimer) takeGated(ctx context.Context, o coord.ClaimOptions) (claims []
 	if err != nil {
 		return nil, ended, err
 	}
-	return row.Claims(slices.DeleteFunc(rows, func(r row.Run) bool { return r.Token != tokens[r.ID] })), ended, nil
+	return claimsOf(slices.DeleteFunc(rows, func(r row.Run) bool { return r.Token != tokens[r.ID] })), ended, nil
 }
 
 // pickGated chooses among the due runs.

@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/lib/pq"
+
 	"github.com/tandemhq/tandem/coord"
 )
 
@@ -24,6 +26,9 @@ import (
 //     out. The guard reports coord.ErrUnknownOutcome.
 //   - It finds out that the server has closed an idle connection only when it has
 //     sent the next statement. The guard looks before.
+//
+// And it gives up a connection to a server that refuses to write: another one may lead
+// to the server that has taken its place.
 
 // cancelGrace is the moment that a server has to answer after a context ended.
 const cancelGrace = 500 * time.Millisecond
@@ -34,7 +39,7 @@ type guarded struct {
 	socket net.Conn
 	pooled bool        // there is a pooler in between
 	inTx   bool        // nothing is carried out before the commit
-	broken atomic.Bool // a context ended so late that lib/pq took no notice of it
+	broken atomic.Bool // not to be used again, of which lib/pq took no notice
 }
 
 // pqConn are the abilities of a connection of lib/pq.
@@ -95,9 +100,12 @@ func (g *guarded) ResetSession(ctx context.Context) error {
 	return g.pqConn.ResetSession(ctx)
 }
 
-// outcome turns the loss of an answer into an unknown outcome. valid says
-// whether the connection was, before the request went out.
+// outcome turns the loss of an answer into an unknown outcome, and looks whether the
+// server writes. valid says whether the connection was, before the request went out.
 func (g *guarded) outcome(valid bool, err error) error {
+	if e, ok := errors.AsType[*pq.Error](err); ok && e.Code == readOnly {
+		g.broken.Store(true)
+	}
 	if valid && !g.inTx && (errors.Is(err, driver.ErrBadConn) || isNet(err)) {
 		// Not wrapped: for ErrBadConn database/sql would repeat the request.
 		return fmt.Errorf("%w: no answer: %v", coord.ErrUnknownOutcome, err) //nolint:errorlint // see above
@@ -147,6 +155,11 @@ func (g *guarded) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx
 	}
 	if err != nil {
 		release()
+		// lib/pq asks for a transaction that writes, which a standby refuses in this way.
+		if e, ok := errors.AsType[*pq.Error](err); ok && e.Code == notSupported {
+			g.broken.Store(true)
+			err = fmt.Errorf("%w: %w", coord.ErrUnavailable, err)
+		}
 		return nil, err
 	}
 	g.inTx = true

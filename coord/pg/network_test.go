@@ -31,6 +31,7 @@ type proxy struct {
 
 	mu     sync.Mutex
 	frozen bool
+	dead   map[net.Conn]bool // lets no byte pass
 	cut    string
 	deaf   string // see stall
 	stuck  chan struct{}
@@ -77,6 +78,16 @@ func (p *proxy) freeze() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.frozen = true
+}
+
+// dropPackets lets no byte pass on the connections that are open, while they stay so.
+func (p *proxy) dropPackets() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.dead = make(map[net.Conn]bool)
+	for _, c := range p.conns {
+		p.dead[c] = true
+	}
 }
 
 // cutAfter closes the next connection that asks for a statement with this text,
@@ -174,7 +185,7 @@ func (p *proxy) pipe(to, from net.Conn, pass func(data []byte) bool) {
 	for {
 		n, err := from.Read(buffer)
 		p.mu.Lock()
-		frozen := p.frozen
+		frozen := p.frozen || p.dead[from]
 		p.mu.Unlock()
 		if frozen {
 			_, _ = io.Copy(io.Discard, from)
@@ -252,7 +263,7 @@ func TestAnswerIsLost(t *testing.T) {
 			t.Errorf("%d %s, %v, want %d", n, what, err, wanted)
 		}
 	}
-	lose("Publish", "coord_events", func() error {
+	lose("Publish", "coord_publish", func() error {
 		_, err := b.Broadcaster().Publish(t.Context(), coord.NewEvent{Topic: "a", Kind: "k"})
 		return err
 	})
@@ -278,13 +289,13 @@ func TestAnswerIsLost(t *testing.T) {
 		_, err := b.Tickets().Redeem(t.Context(), ticket.Secret, coord.TicketUse{Purpose: "ws"})
 		return err
 	})
-	lose("InTx", "COMMIT", func() error {
+	lose("InTx", "COMMIT\x00", func() error {
 		return b.InTx(t.Context(), func(ctx context.Context, tx coord.Tx) error {
 			return tx.Publish(ctx, coord.NewEvent{Topic: "a", Kind: "k"})
 		})
 	})
 	count("coord_events", 2)
-	p.cutAfter("coord_events") // within the transaction, which is rolled back
+	p.cutAfter("coord_publish") // within the transaction, which is rolled back
 	err = b.InTx(t.Context(), func(ctx context.Context, tx coord.Tx) error {
 		return tx.Publish(ctx, coord.NewEvent{Topic: "a", Kind: "k"})
 	})
@@ -316,8 +327,8 @@ func TestListensLate(t *testing.T) {
 	s := subscribe(t, b, "a")
 	hints, stop := b.Claimer().Hints()
 	defer stop()
-	exec(t, admin(t, database), `INSERT INTO coord_topics VALUES ('a', 1, 7);
-		INSERT INTO coord_events (topic, seq, tag, kind, payload, at) VALUES ('a', 1, 7, 'early', '', now())`)
+	exec(t, admin(t, database), `INSERT INTO coord_topics VALUES ('a', 1, 7, 0);
+		INSERT INTO coord_events (topic, seq, tag, prev, kind, payload, at) VALUES ('a', 1, 7, 0, 'early', '', now())`)
 	p.entrance.Unlock()
 	want(t, "once the replica listens", receive(t, s, 1), "early")
 	select {

@@ -62,9 +62,11 @@ func newStore(t *testing.T) coordtest.Store {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = db.Close() })
-	// The worst that a database can be set up to: backslashes are escapes.
+	// The worst that a database can be set up to: backslashes are escapes, and who waited
+	// for a row fails.
 	_, err = db.ExecContext(t.Context(), `DO $$ BEGIN
-		EXECUTE format('ALTER DATABASE %I SET standard_conforming_strings = off', current_database()); END $$`)
+		EXECUTE format('ALTER DATABASE %I SET standard_conforming_strings = off', current_database());
+		EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = serializable', current_database()); END $$`)
 	if err != nil {
 		t.Fatal(err)
 	}

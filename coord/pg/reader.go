@@ -2,7 +2,6 @@ package pg
 
 import (
 	"context"
-	"database/sql"
 	"math/rand/v2"
 	"strconv"
 	"strings"
@@ -11,6 +10,7 @@ import (
 	"github.com/uptrace/bun"
 
 	"github.com/tandemhq/tandem/coord"
+	"github.com/tandemhq/tandem/coord/internal/feed"
 	"github.com/tandemhq/tandem/coord/internal/row"
 )
 
@@ -125,30 +125,31 @@ func (r *reader) look(ctx context.Context, conn bun.Conn, seen snapshot) (snapsh
 		}
 		return now, err
 	}
-	rows, err := conn.QueryContext(ctx, conn.NewRaw(`SELECT `+snapshotSQL+`, e.topic, e.seq, e.tag, e.kind, e.payload, e.at
-		FROM (SELECT) AS one LEFT JOIN (
-			SELECT * FROM coord_events WHERE xid >= ?::text::xid8
-			UNION ALL SELECT * FROM coord_events WHERE xid = ANY (?::text::xid8[])
-		) AS e ON true ORDER BY e.topic, e.seq`, seen.next, "{"+strings.Join(seen.running, ",")+"}").String())
+	rows, err := conn.QueryContext(ctx, `SELECT * FROM coord_news(?, ?)`, seen.next, "{"+strings.Join(seen.running, ",")+"}")
 	if err != nil {
 		return seen, err
 	}
 	defer rows.Close()
 	const most = 500 // events handed on together
-	var text string
-	events := make([]coord.Event, 0, most)
+	var current text
+	events := make([]feed.Event, 0, most)
 	for rows.Next() {
-		var e row.Event
-		var topic, kind sql.NullString
-		var seq, tag sql.NullInt64
-		if err := rows.Scan(&text, &topic, &seq, &tag, &kind, &e.Payload, &e.At); err != nil {
+		var topic, kind text
+		var seq, tag, prev number
+		var at row.Time
+		var payload []byte
+		if err := rows.Scan(&topic, &seq, &tag, &prev, &at, &kind, &payload); err != nil {
 			return seen, err
 		}
-		if !topic.Valid {
-			continue // nothing new: the row is there for the snapshot
+		if current == "" {
+			current = kind
+			continue
 		}
-		e.Topic, e.Kind, e.Seq, e.Tag = topic.String, kind.String, seq.Int64, tag.Int64
-		if events = append(events, e.Coord()); len(events) == most {
+		events = append(events, feed.Event{Event: coord.Event{
+			Topic: string(topic), Position: coord.Position{Seq: int64(seq), Tag: coord.Tag(tag)},
+			Kind: string(kind), Payload: payload, At: at.Time,
+		}, Prev: coord.Tag(prev)})
+		if len(events) == most {
 			r.b.feed.Deliver(events)
 			events = events[:0]
 		}
@@ -157,7 +158,7 @@ func (r *reader) look(ctx context.Context, conn bun.Conn, seen snapshot) (snapsh
 		return seen, err
 	}
 	r.b.feed.Deliver(events)
-	now, err := parseSnapshot(text)
+	now, err := parseSnapshot(string(current))
 	if err == nil && now.server != seen.server {
 		// The other server may have given transactions numbers that were visible.
 		err = r.b.feed.Resync(ctx)

@@ -36,3 +36,31 @@ func TestReaderIsOnAnotherServer(t *testing.T) {
 		t.Errorf("%d events, %v, want 1", len(events), err)
 	}
 }
+
+// Events were restored from a server that had given out many more numbers of
+// transactions. They are history, not news, of which every look would be full.
+func TestEventsOfAnotherServer(t *testing.T) {
+	b := openBackend(t, migrated(t))
+	_, err := b.coordination.ExecContext(t.Context(), `INSERT INTO coord_topics VALUES ('a', 1, 7, 0);
+		INSERT INTO coord_events (topic, seq, tag, prev, xid, kind, payload, at) VALUES ('a', 1, 7, 0, '9999999999', 'restored', '', now())`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	err = b.coordination.NewRaw(`SELECT kind FROM coord_news('1', '{}') WHERE topic IS NOT NULL`).Scan(t.Context(), &found)
+	if err != nil || len(found) != 0 {
+		t.Errorf("a look finds %v, %v", found, err)
+	}
+	if _, err := (broadcaster{b}).Publish(t.Context(), coord.NewEvent{Topic: "a", Kind: "new"}); err != nil {
+		t.Fatal(err)
+	}
+	s, err := b.feed.Subscribe(t.Context(), map[string]coord.Position{"a": coord.Start})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	events, err := s.Next(t.Context())
+	if err != nil || len(events) != 2 || events[0].Kind != "restored" || events[1].Kind != "new" {
+		t.Errorf("a stream from the start returns %v, %v", events, err)
+	}
+}

@@ -48,9 +48,16 @@ func (c claimer) Prune(ctx context.Context, r coord.RunRetention) (n int, err er
 		}
 	}
 	if r.Keep > 0 {
+		// Tasks are looked for where deleted ones are found as well, one step of the
+		// index each.
 		more, err := c.b.prune(ctx, `id IN (
-				SELECT old.id FROM coord_tasks t CROSS JOIN LATERAL (
-					SELECT id FROM coord_runs WHERE task_id = t.id AND state > 'running' ORDER BY id DESC OFFSET ? LIMIT ?
+				WITH RECURSIVE tasks (id) AS (
+					(SELECT task_id FROM coord_runs WHERE task_id IS NOT NULL ORDER BY task_id LIMIT 1)
+					UNION ALL
+					SELECT (SELECT task_id FROM coord_runs WHERE task_id > tasks.id ORDER BY task_id LIMIT 1) FROM tasks WHERE id IS NOT NULL
+				)
+				SELECT old.id FROM tasks CROSS JOIN LATERAL (
+					SELECT id FROM coord_runs WHERE task_id = tasks.id AND state > 'running' ORDER BY id DESC OFFSET ? LIMIT ?
 				) AS old LIMIT ?
 			)`, r.Keep, reapBatch, reapBatch)
 		if n += more; err != nil {
@@ -126,7 +133,7 @@ func report(ctx context.Context, db bun.IDB, reports []coord.Report) error {
 	if err != nil {
 		return err
 	}
-	return row.Fenced(claims, lost)
+	return fenced(claims, lost)
 }
 
 func (c claimer) Log(ctx context.Context, id coord.RunID, after int) iter.Seq2[coord.LogLine, error] {

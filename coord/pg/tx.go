@@ -2,6 +2,7 @@ package pg
 
 import (
 	"context"
+	"database/sql"
 
 	"github.com/uptrace/bun"
 
@@ -11,7 +12,7 @@ import (
 
 // inTx runs fn in a transaction of the pool.
 func inTx(ctx context.Context, db *bun.DB, fn func(tx bun.Tx) error) error {
-	tx, err := db.BeginTx(ctx, nil)
+	tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
 		return err
 	}
@@ -118,6 +119,16 @@ func (t *tx) Publish(_ context.Context, events ...coord.NewEvent) error {
 	return nil
 }
 
+func (t *tx) OpenCall(ctx context.Context, n coord.NewCall) (coord.Call, error) {
+	opened, err := openCall(ctx, t.Tx, n)
+	return opened, storeError(ctx, err)
+}
+
+func (t *tx) CancelCall(ctx context.Context, id coord.CallID, reason string) error {
+	t.news |= newCalls
+	return storeError(ctx, cancelCall(ctx, t.Tx, id, reason))
+}
+
 func (t *tx) Unwrap() any { return t.Tx }
 
 // news is what a change may be to others.
@@ -127,8 +138,10 @@ const (
 	newEvents  news = 1 << iota
 	newRuns         // runs may have become due
 	newCancels      // running ones are to stop
+	newCalls        // calls have ended
+	newEntries      // the directory has changed
 
-	anything = newEvents | newRuns | newCancels
+	anything = newEvents | newRuns | newCancels | newCalls | newEntries
 )
 
 // ring announces what was committed: at once to this process, and by the doorbell
@@ -140,7 +153,7 @@ func (b *backend) ring(n news) {
 
 // wake lets this process look for what is new.
 func (b *backend) wake(n news) {
-	if n&newEvents != 0 {
+	if n&newEvents != 0 && b.feed.Listening() { // who comes later looks for themselves
 		b.reader.wake()
 	}
 	if n&newRuns != 0 {
@@ -148,5 +161,11 @@ func (b *backend) wake(n news) {
 	}
 	if n&newCancels != 0 {
 		b.cancels.Notify()
+	}
+	if n&newCalls != 0 {
+		b.waits.Wake()
+	}
+	if n&newEntries != 0 {
+		b.changes.Notify()
 	}
 }

@@ -31,6 +31,7 @@ import (
 	"github.com/uptrace/bun"
 
 	"github.com/tandemhq/tandem/coord"
+	"github.com/tandemhq/tandem/coord/internal/await"
 	"github.com/tandemhq/tandem/coord/internal/batch"
 	"github.com/tandemhq/tandem/coord/internal/feed"
 	"github.com/tandemhq/tandem/coord/internal/hint"
@@ -82,8 +83,10 @@ func open(o Options) (b *backend, err error) {
 		b.own = append(b.own, b.db)
 	}
 	b.feed = feed.New(broadcaster{b})
-	b.publishes = batch.New(publishBatch, publishFlights, b.publishShared).Bound(publishBytes, row.PayloadBytes)
+	b.publishes = batch.New(publishBatch, publishFlights, b.publishShared).Bound(publishBytes, row.Size).
+		Refuse(row.WaitingPublishes, row.WaitingBytes)
 	b.reader = newReader(b)
+	b.waits = await.New(quietPolls*o.Poll, b.lookAtCalls)
 	b.writer = &writer{b: b}
 	return b, nil
 }
@@ -99,8 +102,10 @@ type backend struct {
 	feed      *feed.Hub
 	hints     hint.Hub
 	cancels   hint.Hub
+	changes   hint.Hub // the directory may have changed
 	publishes *batch.Batcher[[]row.NewEvent, []coord.Position]
 	reader    *reader
+	waits     *await.Hub // for calls to end
 
 	stop    context.CancelFunc
 	loops   sync.WaitGroup
@@ -116,8 +121,8 @@ func (b *backend) ready(ctx context.Context) error {
 	}
 	var tables []int
 	err := b.db.Read.NewRaw(`SELECT count(*) FROM sqlite_master WHERE type = 'table'
-		AND name IN ('coord_runs', 'coord_topics', 'coord_limits', 'coord_tickets')`).Scan(ctx, &tables)
-	if err == nil && tables[0] < 4 {
+		AND name IN ('coord_runs', 'coord_topics', 'coord_limits', 'coord_tickets', 'coord_calls')`).Scan(ctx, &tables)
+	if err == nil && tables[0] < 5 {
 		return errors.New("the file lacks the schema, see migrations.Up")
 	}
 	if err == nil {
@@ -137,12 +142,15 @@ func (b *backend) start(ctx context.Context) {
 	}
 	b.loops.Go(func() { b.reader.run(ctx) })
 	b.loops.Go(func() { b.listen(ctx) })
+	b.loops.Go(func() { b.waits.Run(ctx) })
 }
 
 func (b *backend) Claimer() coord.Claimer         { return claimer{b} }
 func (b *backend) Tickets() coord.Tickets         { return tickets{b} }
 func (b *backend) Limiter() coord.Limiter         { return limiter{b} }
 func (b *backend) Broadcaster() coord.Broadcaster { return broadcaster{b} }
+func (b *backend) Directory() coord.Directory     { return directory{b} }
+func (b *backend) Calls() coord.Calls             { return calls{b} }
 
 // Ping takes the writer lock and gives it back.
 func (b *backend) Ping(ctx context.Context) error {
@@ -156,6 +164,7 @@ func (b *backend) Ping(ctx context.Context) error {
 func (b *backend) Close(ctx context.Context) error {
 	b.closing.Do(func() {
 		b.feed.Close()
+		b.waits.Close()
 		b.stop()
 		go func() {
 			defer close(b.closed)

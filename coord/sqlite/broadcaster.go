@@ -2,12 +2,14 @@ package sqlite
 
 import (
 	"context"
+	"database/sql"
+	"encoding/json"
+	"maps"
 	"slices"
 
 	"github.com/uptrace/bun"
 
 	"github.com/tandemhq/tandem/coord"
-	"github.com/tandemhq/tandem/coord/internal/feed"
 	"github.com/tandemhq/tandem/coord/internal/row"
 )
 
@@ -16,7 +18,7 @@ type broadcaster struct{ b *backend }
 // Concurrent publishes of one process share a transaction.
 const (
 	publishBatch   = 200     // calls
-	publishBytes   = 4 << 20 // of payload, which takes several times as much as a statement
+	publishBytes   = 4 << 20 // of events, which take several times as much as a statement
 	publishFlights = 1       // transactions at a time: there is one writer
 )
 
@@ -32,7 +34,7 @@ func (br broadcaster) Publish(ctx context.Context, events ...coord.NewEvent) ([]
 func (b *backend) publishShared(ctx context.Context, calls [][]row.NewEvent) (results [][]coord.Position, err error) {
 	var positions []coord.Position
 	err = b.inTx(ctx, func(ctx context.Context, tx transaction) error {
-		positions, err = publish(ctx, tx.Tx, tx.now, slices.Concat(calls...))
+		positions, err = tx.publish(ctx, slices.Concat(calls...))
 		return err
 	})
 	if err != nil {
@@ -42,38 +44,73 @@ func (b *backend) publishShared(ctx context.Context, calls [][]row.NewEvent) (re
 	return row.Share(calls, positions), nil
 }
 
-// publish appends events to their topics: first the topics' counters, whose new
-// values number the events.
-func publish(ctx context.Context, tx bun.Tx, now row.Time, events []row.NewEvent) ([]coord.Position, error) {
-	// Each topic by its number of new events and the tag of the last.
-	total := make(map[string]coord.Position)
-	for _, e := range events {
-		total[e.Topic] = coord.Position{Seq: total[e.Topic].Seq + 1, Tag: e.Tag}
-	}
-	var list row.Values
-	for topic, p := range total {
-		list.Add("(?, ?, ?)", topic, p.Seq, int64(p.Tag))
-	}
-	var rows []row.Head
-	err := tx.NewRaw(`INSERT INTO coord_topics AS t (topic, seq, tag) VALUES `+list.String()+`
-		ON CONFLICT (topic) DO UPDATE SET seq = t.seq + excluded.seq, tag = excluded.tag
-		RETURNING topic, seq, tag`, list.Args...).Scan(ctx, &rows)
+// publish appends events to their topics. Nobody else can meanwhile.
+func (t transaction) publish(ctx context.Context, events []row.NewEvent) ([]coord.Position, error) {
+	heads, err := t.heads(ctx, events)
 	if err != nil {
 		return nil, err
 	}
-	next := make(map[string]int64)
-	for _, r := range rows {
-		next[r.Topic] = r.Seq - total[r.Topic].Seq + 1
-	}
-	list = row.Values{}
+	bumped := make(map[string]bool)
 	positions := make([]coord.Position, len(events))
 	for i, e := range events {
-		positions[i] = coord.Position{Seq: next[e.Topic], Tag: e.Tag}
-		next[e.Topic]++
-		list.Add("(?, ?, ?, ?, ?, ?)", e.Topic, positions[i].Seq, int64(e.Tag), e.Kind, row.Bytes(e.Payload), now)
+		if e.Key != "" {
+			earlier, err := t.eventByKey(ctx, e.Topic, e.Key)
+			if err != nil {
+				return nil, err
+			}
+			if earlier != coord.Start {
+				positions[i] = earlier
+				continue
+			}
+		}
+		prev := heads[e.Topic]
+		positions[i] = coord.Position{Seq: prev.Seq + 1, Tag: e.Tag}
+		_, err := t.exec(ctx, t.prepared.insertEvent, e.Topic, positions[i].Seq, int64(e.Tag), int64(prev.Tag), t.now.UnixMicro(),
+			e.Kind, null(e.Key), row.Bytes(e.Payload))
+		if err != nil {
+			return nil, err
+		}
+		heads[e.Topic], bumped[e.Topic] = positions[i], true
 	}
-	_, err = tx.NewRaw(`INSERT INTO coord_events (topic, seq, tag, kind, payload, at) VALUES `+list.String(), list.Args...).Exec(ctx)
+	changed := make([][3]any, 0, len(bumped))
+	for topic := range bumped {
+		changed = append(changed, [3]any{topic, heads[topic].Seq, heads[topic].Tag})
+	}
+	list, err := json.Marshal(changed)
+	if err != nil || len(changed) == 0 {
+		return positions, err
+	}
+	_, err = t.exec(ctx, t.prepared.bump, string(list))
 	return positions, err
+}
+
+// heads returns the last positions of the topics of events that have one.
+func (t transaction) heads(ctx context.Context, events []row.NewEvent) (map[string]coord.Position, error) {
+	topics := make(map[string]bool, len(events))
+	for _, e := range events {
+		topics[e.Topic] = true
+	}
+	list, err := names(slices.Collect(maps.Keys(topics)))
+	if err != nil {
+		return nil, err
+	}
+	heads := make(map[string]coord.Position, len(topics))
+	err = t.each(ctx, t.prepared.heads, []any{list}, func(rows *sql.Rows) error {
+		var h row.Head
+		err := rows.Scan(&h.Topic, into(&h.Seq), into(&h.Tag))
+		heads[h.Topic] = h.Position()
+		return err
+	})
+	return heads, err
+}
+
+// eventByKey returns the position of the topic's event with that key, or Start.
+func (t transaction) eventByKey(ctx context.Context, topic, key string) (coord.Position, error) {
+	var h row.Head
+	err := t.each(ctx, t.prepared.eventByKey, []any{topic, key}, func(rows *sql.Rows) error {
+		return rows.Scan(into(&h.Seq), into(&h.Tag))
+	})
+	return h.Position(), err
 }
 
 func (br broadcaster) Subscribe(ctx context.Context, from map[string]coord.Position) (coord.Stream, error) {
@@ -88,31 +125,16 @@ func (br broadcaster) Read(ctx context.Context, topic string, from coord.Positio
 	if from == coord.Head {
 		return nil, nil
 	}
-	// One statement, so that head and events are of one snapshot. The event at the
-	// position itself comes along, for its tag.
-	var rows []struct {
-		row.Event
-		Head    int64 `bun:"head"`
-		HeadTag int64 `bun:"head_tag"`
-		Found   bool  `bun:"found"`
-	}
-	err := br.b.db.Read.NewRaw(`SELECT h.seq AS head, h.tag AS head_tag, e.seq IS NOT NULL AS found,
-			h.topic, COALESCE(e.seq, 0) AS seq, COALESCE(e.tag, 0) AS tag, COALESCE(e.kind, '') AS kind, e.payload, e.at
-		FROM coord_topics h LEFT JOIN coord_events e ON e.topic = h.topic AND e.seq >= ?
-		WHERE h.topic = ? ORDER BY e.seq LIMIT ?`, from.Seq, topic, limit+1).Scan(ctx, &rows)
+	// One statement, so that head and events are of one snapshot.
+	var rows []row.Found
+	err := br.b.db.Read.NewRaw(`SELECT h.seq AS head, h.tag AS head_tag, e.seq IS NOT NULL AS found, h.topic,
+			COALESCE(e.seq, 0) AS seq, COALESCE(e.tag, 0) AS tag, COALESCE(e.prev, 0) AS prev, COALESCE(e.kind, '') AS kind, e.payload, e.at
+		FROM coord_topics h LEFT JOIN coord_events e ON e.topic = h.topic AND e.seq > ?
+		WHERE h.topic = ? ORDER BY e.seq LIMIT ?`, from.Seq, topic, limit).Scan(ctx, &rows)
 	if err != nil {
 		return nil, storeError(ctx, err)
 	}
-	var head coord.Position
-	found := make([]coord.Event, 0, len(rows))
-	for _, r := range rows {
-		head = coord.Position{Seq: r.Head, Tag: coord.Tag(r.HeadTag)}
-		if r.Found {
-			found = append(found, r.Coord())
-		}
-	}
-	events, err := feed.Verify(topic, from, head, found)
-	return events[:min(len(events), limit)], err
+	return row.Behind(topic, from, rows)
 }
 
 func (br broadcaster) Heads(ctx context.Context, topics ...string) (map[string]coord.Position, error) {
@@ -127,22 +149,31 @@ func (br broadcaster) Heads(ctx context.Context, topics ...string) (map[string]c
 	return row.Heads(topics, rows), nil
 }
 
-func (br broadcaster) Trim(ctx context.Context, r coord.EventRetention) (int, error) {
-	n := 0
+func (br broadcaster) Trim(ctx context.Context, r coord.EventRetention) (n int, err error) {
+	least, beyond := row.Prefixed(r.Prefix)
 	if r.Age > 0 {
-		deleted, err := br.trim(ctx, func(now row.Time) (string, []any) {
-			return `SELECT id FROM coord_events WHERE at < ?0 AND substr(topic, 1, length(?1)) = ?1 ORDER BY at, id`,
-				[]any{after(now, -r.Age), r.Prefix}
+		n, err = br.trim(ctx, func(now row.Time) (string, []any) {
+			if r.Prefix == "" {
+				// The oldest have the lowest ids. Younger ones among them, as after a step
+				// of the clock, are in nobody's way for long.
+				return `SELECT id FROM (SELECT id, at FROM coord_events WHERE id > 0 ORDER BY id LIMIT 2 * ?0) WHERE at < ?1 LIMIT ?0`,
+					[]any{reapBatch, after(now, -r.Age)}
+			}
+			// CROSS JOIN keeps the topics outside.
+			return `SELECT e.id FROM coord_topics t
+				CROSS JOIN coord_events first ON first.topic = t.topic AND first.seq = (SELECT min(seq) FROM coord_events WHERE topic = t.topic)
+				CROSS JOIN coord_events e ON e.topic = t.topic AND e.seq < first.seq + ?0
+				WHERE t.topic >= ?2 AND t.topic < ?3 AND first.at < ?1 AND e.at < ?1 LIMIT ?0`,
+				[]any{reapBatch, after(now, -r.Age), least, beyond}
 		})
-		if n += deleted; err != nil {
+		if err != nil {
 			return n, err
 		}
 	}
 	if r.Keep > 0 {
 		deleted, err := br.trim(ctx, func(row.Time) (string, []any) {
-			// CROSS JOIN keeps the topics outside.
-			return `SELECT e.id FROM coord_topics t CROSS JOIN coord_events e ON e.topic = t.topic AND e.seq <= t.seq - ?0
-				WHERE substr(t.topic, 1, length(?1)) = ?1`, []any{r.Keep, r.Prefix}
+			return `SELECT e.id FROM coord_topics t CROSS JOIN coord_events e ON e.topic = t.topic AND e.seq <= t.seq - ?1
+				WHERE t.topic >= ?2 AND t.topic < ?3 LIMIT ?0`, []any{reapBatch, r.Keep, least, beyond}
 		})
 		if n += deleted; err != nil {
 			return n, err
@@ -154,6 +185,6 @@ func (br broadcaster) Trim(ctx context.Context, r coord.EventRetention) (int, er
 func (br broadcaster) trim(ctx context.Context, which func(now row.Time) (string, []any)) (int, error) {
 	return br.b.reap(ctx, func(tx bun.Tx, now row.Time) *bun.RawQuery {
 		ids, args := which(now)
-		return tx.NewRaw(`DELETE FROM coord_events WHERE id IN (`+ids+` LIMIT ?2)`, append(args, reapBatch)...)
+		return tx.NewRaw(`DELETE FROM coord_events WHERE id IN (`+ids+`)`, args...)
 	})
 }

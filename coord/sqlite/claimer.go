@@ -1,12 +1,10 @@
 package sqlite
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/tandemhq/tandem/coord"
@@ -265,9 +263,7 @@ func (t transaction) take(ctx context.Context, found []row.Run, o coord.ClaimOpt
 	if err == nil && len(lost) > 0 {
 		_, err = t.exec(ctx, t.prepared.end, ids(lost), string(coord.Failed), now, coord.LostError)
 	}
-	slices.SortFunc(claims, func(a, b coord.Claim) int {
-		return cmp.Or(cmp.Compare(a.Run.Priority, b.Run.Priority), a.Run.DueAt.Compare(b.Run.DueAt), cmp.Compare(a.Run.ID, b.Run.ID))
-	})
+	row.SortClaims(claims)
 	return claims, err
 }
 
@@ -358,7 +354,8 @@ func (t transaction) finish(ctx context.Context, results []coord.Result, sure bo
 		s := r.Settle()
 		claims[i] = r.Claim
 		// A task that waits for the end of this run may fire now, and a run that waits
-		// for its place may start.
+		// for its place may start. One that only a limit of its kind keeps waiting is left
+		// to those who see the file change, since to know of it costs more than it gains.
 		queued = queued || s.State == coord.Queued && s.Delay == 0 || r.Claim.Run.TaskID != 0 || r.Claim.Run.Concurrency.Key != ""
 		end := ending{r.Claim.Token, s}
 		alike[end] = append(alike[end], int64(r.Claim.Run.ID))
@@ -414,11 +411,17 @@ func (t transaction) settle(ctx context.Context, end ending, list []int64) (int6
 	return result.RowsAffected()
 }
 
-// cancelSet ends a queued run at ?0 and asks a running one to stop.
-const cancelSet = `cancel_requested = (state = 'running'),
-	at = CASE WHEN state = 'queued' THEN ?0 ELSE at END,
-	finished_at = CASE WHEN state = 'queued' THEN ?0 END,
-	state = CASE WHEN state = 'queued' THEN 'cancelled' ELSE state END`
+// cancelSet ends at ?0 a run that is queued or whose worker has vanished, and asks one
+// that is running to stop.
+const (
+	vanished  = `(state = 'running' AND at <= ?0)`
+	cancelSet = `cancel_requested = (state = 'running'),
+	token = token + ` + vanished + `,
+	rescues = rescues + ` + vanished + `,
+	at = CASE WHEN state = 'queued' OR ` + vanished + ` THEN ?0 ELSE at END,
+	finished_at = CASE WHEN state = 'queued' OR ` + vanished + ` THEN ?0 END,
+	state = CASE WHEN state = 'queued' OR ` + vanished + ` THEN 'cancelled' ELSE state END`
+)
 
 func (c claimer) Cancel(ctx context.Context, id coord.RunID) error {
 	err := c.b.inTx(ctx, func(ctx context.Context, tx transaction) error { return tx.cancel(ctx, id) })
@@ -444,21 +447,37 @@ func (t transaction) cancel(ctx context.Context, id coord.RunID) error {
 }
 
 // NextDue looks behind now once per priority, since what is due lies before it.
-func (c claimer) NextDue(ctx context.Context) (wait time.Duration, some bool, err error) {
+func (c claimer) NextDue(ctx context.Context, kinds ...string) (wait time.Duration, some bool, err error) {
 	now := c.b.now()
+	var of any // NULL: all kinds
+	if len(kinds) > 0 {
+		if of, err = names(kinds); err != nil {
+			return 0, false, err
+		}
+	}
 	var found []row.Moment
-	err = c.b.db.Read.NewRaw(nextDueSQL, now).Scan(ctx, &found)
+	err = c.b.db.Read.NewRaw(nextDueSQL, now, of).Scan(ctx, &found)
 	if err != nil || len(found) == 0 || found[0].At.IsZero() {
 		return 0, false, storeError(ctx, err)
 	}
 	return found[0].At.Sub(now.Time), true, nil
 }
 
-var nextDueSQL = `SELECT min(at) AS at FROM (
-	SELECT (SELECT min(at) FROM coord_runs WHERE priority = p.value AND ` + free + ` AND at > ?0) AS at
-	FROM json_each('[1, 2, 3, 4]') p
-	UNION ALL SELECT min(at) FROM coord_runs INDEXED BY coord_runs_gated_due WHERE ` + gated + ` AND at > ?0
-	UNION ALL SELECT min(next_at) FROM coord_tasks WHERE next_at > ?0 AND NOT paused)`
+// nextDueSQL searches indexes that don't know the kind, so each search reads a few that
+// come next. When none of these is asked for, the answer is where it stopped: too soon,
+// but at a price that no backlog of other kinds changes.
+const (
+	nextDueSQL = `SELECT min(at) AS at FROM (
+	SELECT (SELECT ` + firstOfKinds + ` FROM (
+			SELECT at, kind FROM coord_runs WHERE priority = p.value AND ` + free + ` AND at > ?0 ORDER BY at LIMIT 50)) AS at
+		FROM json_each('[1, 2, 3, 4]') p
+	UNION ALL SELECT ` + firstOfKinds + ` FROM (
+		SELECT at, kind FROM coord_runs INDEXED BY coord_runs_gated_due WHERE ` + gated + ` AND at > ?0 ORDER BY at LIMIT 50)
+	UNION ALL SELECT ` + firstOfKinds + ` FROM (
+		SELECT next_at AS at, kind FROM coord_tasks WHERE next_at > ?0 AND NOT paused ORDER BY next_at LIMIT 50))`
+	firstOfKinds = `COALESCE(min(iif(?1 IS NULL OR kind IN (SELECT value FROM json_each(?1)), at, NULL)),
+		iif(count(*) = 50, max(at), NULL))`
+)
 
 func (c claimer) Hints() (<-chan struct{}, func()) { return c.b.hints.Hints() }
 

@@ -33,6 +33,7 @@ func (b *backend) watch(ctx context.Context) (watched bool, err error) {
 	var seen int64
 	var changed time.Time
 	var announced map[int64]bool // running runs that were asked to stop
+	var epoch int64              // of the directory
 	for {
 		var versions []int64
 		if err := conn.NewRaw(`PRAGMA data_version`).Scan(ctx, &versions); err != nil {
@@ -49,7 +50,13 @@ func (b *backend) watch(ctx context.Context) (watched bool, err error) {
 				fresh = fresh || !announced[id]
 			}
 			announced = asked
-			b.ring(news{events: true, runs: true, cancels: fresh})
+			last, err := lastEpoch(ctx, conn)
+			if err != nil {
+				return watched, err
+			}
+			entries := last != epoch
+			epoch = last
+			b.ring(news{events: true, runs: true, cancels: fresh, calls: true, entries: entries})
 		}
 		pause := b.o.Poll
 		if time.Since(changed) > quietAfter {

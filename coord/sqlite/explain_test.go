@@ -57,7 +57,15 @@ func TestPlans(t *testing.T) {
 				updated_at)
 			SELECT 't' || i, 'a', x'', '@hourly', 'UTC', 'forbid', 'latest', 10, 3, 1, 1, 0, 2, '', 0, FALSE, FALSE, 1, i << 50, 0, 0 FROM n`,
 		`WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 5000)
-			INSERT INTO coord_events (topic, seq, tag, kind, payload, at) SELECT 'u', i, 0, 'k', x'', i << 40 FROM n`,
+			INSERT INTO coord_events (topic, seq, tag, prev, kind, payload, at) SELECT 'u', i, 0, 0, 'k', x'', i << 40 FROM n`,
+		`WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 5000)
+			INSERT INTO coord_calls (id, key, target, kind, payload, state, created_at, deadline)
+			SELECT 'call ' || i, 'key ' || i, 'target ' || i % 100, 'k', x'', iif(i % 10, 'answered', 'open'), 0, i << 40 FROM n`,
+		`WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100)
+			INSERT INTO coord_members (id, name, data, since, lease_until) SELECT 'm' || i, '', x'', 0, i << 50 FROM n`,
+		`WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 5000)
+			INSERT INTO coord_entries (key, epoch, member_id, data, since, updated_at)
+			SELECT 'key/' || i, i, 'm' || (1 + i % 100), x'', 0, 0 FROM n`,
 	} {
 		if _, err := db.Write.ExecContext(t.Context(), fill); err != nil {
 			t.Fatal(err)
@@ -143,7 +151,7 @@ func use(t *testing.T, b coord.Backend) {
 	for _, err := range c.Log(ctx, claims[0].Run.ID, 0) {
 		must(err)
 	}
-	_, _, err = c.NextDue(ctx)
+	_, _, err = c.NextDue(ctx, "b")
 	must(err)
 	for _, f := range []coord.RunFilter{{TaskID: task.ID}, {State: coord.Failed}, {Before: 10}} {
 		for _, err := range c.Runs(ctx, f) {
@@ -154,8 +162,23 @@ func use(t *testing.T, b coord.Backend) {
 	must(c.Finish(ctx, coord.Result{Claim: claims[0], Outcome: coord.Release}, coord.Result{Claim: claims[1], Outcome: coord.Succeed}))
 	must(c.PauseTask(ctx, "n", true))
 	must(c.DeleteTask(ctx, "n"))
-	_, err = c.Prune(ctx, coord.RunRetention{Age: time.Hour})
+	_, err = c.Prune(ctx, coord.RunRetention{Age: time.Hour, Keep: 1})
 	must(err)
+	question := coord.NewCall{Key: "key", Target: "t", Kind: "k"}
+	call, err := b.Calls().Open(ctx, question)
+	must(err)
+	_, err = b.Calls().Open(ctx, question)
+	must(err)
+	_, err = b.Calls().Pending(ctx, "t")
+	must(err)
+	must(b.Calls().Answer(ctx, coord.Answer{ID: call.ID, Target: "t"}))
+	_, err = b.Calls().Wait(ctx, call.ID)
+	must(err)
+	_, err = b.Calls().Find(ctx, "key")
+	must(err)
+	_, err = b.Calls().Reap(ctx, time.Hour)
+	must(err)
+	useDirectory(t, b.Directory())
 	limit := coord.Limit{Key: "k", Rate: 1, Per: time.Hour}
 	_, err = b.Limiter().Allow(ctx, limit)
 	must(err)
@@ -178,6 +201,37 @@ func use(t *testing.T, b coord.Backend) {
 	must(err)
 	_, err = br.Trim(ctx, coord.EventRetention{Age: time.Hour})
 	must(err)
+}
+
+func useDirectory(t *testing.T, d coord.Directory) {
+	t.Helper()
+	ctx := t.Context()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	m, err := d.Join(ctx, coord.NewMember{Name: "m"})
+	must(err)
+	r, err := m.Register(ctx, "k", nil)
+	must(err)
+	must(m.Update(ctx, r, nil))
+	_, err = d.Members(ctx)
+	must(err)
+	_, err = d.Lookup(ctx, "k", "x")
+	must(err)
+	_, err = d.List(ctx, coord.EntryFilter{Prefixes: []string{"key/1", "k"}})
+	must(err)
+	_, err = m.Renew(ctx)
+	must(err)
+	must(m.Deregister(ctx, r))
+	must(m.Leave(ctx))
+	swept, err := d.Sweep(ctx)
+	must(err)
+	if len(swept) == 0 {
+		t.Fatal("nobody was swept")
+	}
 }
 
 // explain returns the plan of a statement, one step a line.

@@ -3,9 +3,11 @@ package sqlite
 import (
 	"context"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	"github.com/tandemhq/tandem/coord"
+	"github.com/tandemhq/tandem/coord/internal/feed"
 	"github.com/tandemhq/tandem/coord/internal/row"
 )
 
@@ -20,9 +22,21 @@ type reader struct {
 	// opened was taken before anybody could subscribe, so that the first streams
 	// need no comparing. It is nil once it is used.
 	opened *mark
+	// passed: something came while nobody listened, and was not looked at.
+	passed atomic.Bool
 }
 
 func newReader(b *backend) *reader { return &reader{b: b, work: make(chan struct{}, 1)} }
+
+// ring tells the reader of new events. Without streams nobody looks: who comes later
+// looks for themselves.
+func (r *reader) ring() {
+	if r.b.feed.Listening() {
+		r.wake()
+	} else {
+		r.passed.Store(true)
+	}
+}
 
 // wake makes the reader look at once.
 func (r *reader) wake() {
@@ -94,20 +108,17 @@ func (r *reader) resync(ctx context.Context) (mark, error) {
 
 // look delivers the events behind what was seen and returns the last one's mark.
 func (r *reader) look(ctx context.Context, seen mark) (mark, error) {
-	if !r.b.feed.Listening() {
-		// Nobody listens, so nothing is read, unless somebody has come meanwhile: what
-		// they wait for is behind what was seen before.
-		if last, err := r.last(ctx); err != nil || !r.b.feed.Listening() {
-			return last, err
-		}
+	if r.passed.Swap(false) {
+		return r.resync(ctx)
 	}
 	const most = 500 // events handed on together
 	for {
 		var rows []struct {
 			ID int64 `bun:"id"`
 			row.Event
+			Prev int64 `bun:"prev"`
 		}
-		err := r.b.db.Read.NewRaw(`SELECT id, topic, seq, tag, kind, payload, at FROM coord_events
+		err := r.b.db.Read.NewRaw(`SELECT id, topic, seq, tag, prev, kind, payload, at FROM coord_events
 			WHERE id > ? ORDER BY id LIMIT ?`, seen.ID, most).Scan(ctx, &rows)
 		if err != nil {
 			return seen, err
@@ -119,9 +130,9 @@ func (r *reader) look(ctx context.Context, seen mark) (mark, error) {
 		} else if !holds {
 			return r.resync(ctx)
 		}
-		events := make([]coord.Event, len(rows))
+		events := make([]feed.Event, len(rows))
 		for i, e := range rows {
-			events[i], seen = e.Coord(), mark{e.ID, e.Tag}
+			events[i], seen = feed.Event{Event: e.Coord(), Prev: coord.Tag(e.Prev)}, mark{e.ID, e.Tag}
 		}
 		r.b.feed.Deliver(events)
 		if len(rows) < most {

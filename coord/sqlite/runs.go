@@ -105,9 +105,15 @@ func (c claimer) Prune(ctx context.Context, r coord.RunRetention) (n int, err er
 	}
 	if r.Keep > 0 {
 		more, err := c.prune(ctx, func(row.Time) (string, []any) {
-			// CROSS JOIN keeps the tasks outside.
-			return `SELECT old.id, old.log_lines FROM coord_tasks t CROSS JOIN coord_runs old ON old.task_id = t.id AND old.id <= (
-					SELECT id FROM coord_runs WHERE task_id = t.id AND ` + ended + ` ORDER BY id DESC LIMIT 1 OFFSET ?0
+			// Tasks are looked for where deleted ones are found as well, one step of the
+			// index each. CROSS JOIN keeps them outside.
+			return `WITH RECURSIVE tasks (id) AS (
+					SELECT (SELECT min(task_id) FROM coord_runs WHERE task_id IS NOT NULL)
+					UNION ALL
+					SELECT (SELECT min(task_id) FROM coord_runs WHERE task_id > tasks.id) FROM tasks WHERE id IS NOT NULL
+				)
+				SELECT old.id, old.log_lines FROM tasks CROSS JOIN coord_runs old ON old.task_id = tasks.id AND old.id <= (
+					SELECT id FROM coord_runs WHERE task_id = tasks.id AND ` + ended + ` ORDER BY id DESC LIMIT 1 OFFSET ?0
 				) WHERE old.` + ended + ` LIMIT ?1`, []any{r.Keep, reapBatch}
 		})
 		if n += more; err != nil {

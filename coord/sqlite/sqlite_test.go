@@ -295,7 +295,8 @@ func TestAFileThatIsRestored(t *testing.T) {
 			for range after {
 				if _, err := tx.ExecContext(ctx, `
 					UPDATE coord_topics SET seq = seq + 1, tag = 4711 + seq;
-					INSERT INTO coord_events (topic, seq, tag, kind, payload, at) SELECT topic, seq, tag, 'k', x'', 0 FROM coord_topics`); err != nil {
+					INSERT INTO coord_events (topic, seq, tag, prev, kind, payload, at)
+						SELECT topic, seq, tag, (SELECT tag FROM coord_events ORDER BY id DESC LIMIT 1), 'k', x'', 0 FROM coord_topics`); err != nil {
 					return err
 				}
 			}

@@ -24,6 +24,7 @@ type statements struct {
 	start, end                            *sql.Stmt
 	held, settle, requeue, extend         *sql.Stmt
 	report, logLine                       *sql.Stmt
+	heads, bump, eventByKey, insertEvent  *sql.Stmt
 }
 
 type statement struct {
@@ -50,6 +51,10 @@ func (s *statements) writes() []statement {
 		{&s.extend, extendSQL},
 		{&s.report, reportSQL},
 		{&s.logLine, logLineSQL},
+		{&s.heads, headsSQL},
+		{&s.bump, bumpSQL},
+		{&s.eventByKey, eventByKeySQL},
+		{&s.insertEvent, insertEventSQL},
 	}
 }
 
@@ -154,6 +159,16 @@ const (
 
 	reportSQL = `UPDATE coord_runs SET progress = iif(?3 = 0, progress, ?3), log_lines = log_lines + ?4
 		WHERE id = ?1 AND token = ?2 AND state = 'running' RETURNING attempt, log_lines`
+
+	headsSQL = `SELECT topic, seq, tag FROM coord_topics WHERE topic IN (SELECT value FROM json_each(?1))`
+
+	bumpSQL = `INSERT INTO coord_topics (topic, seq, tag)
+		SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(?1) WHERE true
+		ON CONFLICT (topic) DO UPDATE SET seq = excluded.seq, tag = excluded.tag`
+
+	eventByKeySQL = `SELECT seq, tag FROM coord_events WHERE topic = ? AND key IS NOT NULL AND key = ?`
+
+	insertEventSQL = `INSERT INTO coord_events (topic, seq, tag, prev, at, kind, key, payload) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`
 
 	logLineSQL = `INSERT INTO coord_run_log (run_id, number, attempt, at, line) VALUES (?, ?, ?, ?, ?)`
 )

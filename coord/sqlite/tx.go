@@ -60,7 +60,7 @@ func (b *backend) InTx(ctx context.Context, fn func(context.Context, coord.Tx) e
 			return err
 		}
 		if len(t.events) > 0 {
-			if _, err := publish(ctx, own.Tx, own.now, t.events); err != nil {
+			if _, err := own.publish(ctx, t.events); err != nil {
 				return err
 			}
 		}
@@ -180,6 +180,21 @@ func (t *tx) Publish(ctx context.Context, events ...coord.NewEvent) error {
 	})
 }
 
+func (t *tx) OpenCall(ctx context.Context, n coord.NewCall) (opened coord.Call, err error) {
+	err = t.do(ctx, func() (err error) {
+		opened, err = t.openCall(ctx, n)
+		return err
+	})
+	return opened, err
+}
+
+func (t *tx) CancelCall(ctx context.Context, id coord.CallID, reason string) error {
+	return t.do(ctx, func() error {
+		t.news.calls = true
+		return t.cancelCall(ctx, id, reason)
+	})
+}
+
 func (t *tx) Unwrap() any { return t.Tx }
 
 // news is what a transaction may have brought.
@@ -187,18 +202,26 @@ type news struct {
 	events  bool
 	runs    bool // that have become due
 	cancels bool // running runs were asked to stop
+	calls   bool // that have ended
+	entries bool // of the directory have changed
 }
 
 // ring announces what a transaction has committed, at once to this process. The
 // others see that the file has changed.
 func (b *backend) ring(n news) {
 	if n.events {
-		b.reader.wake()
+		b.reader.ring()
 	}
 	if n.runs {
 		b.hints.Notify()
 	}
 	if n.cancels {
 		b.cancels.Notify()
+	}
+	if n.calls {
+		b.waits.Wake()
+	}
+	if n.entries {
+		b.changes.Notify()
 	}
 }

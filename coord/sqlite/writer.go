@@ -64,7 +64,7 @@ func (t transaction) exec(ctx context.Context, s *sql.Stmt, args ...any) (sql.Re
 // harmless reports whether a call that failed has left the transaction as its
 // caller may want it committed: it has changed nothing, or only what it could.
 func harmless(err error) bool {
-	for _, refusal := range []error{coord.ErrNotFound, coord.ErrConflict, coord.ErrFenced, coord.ErrInvalid} {
+	for _, refusal := range []error{coord.ErrNotFound, coord.ErrConflict, coord.ErrFenced, coord.ErrExpired, coord.ErrInvalid} {
 		if errors.Is(err, refusal) {
 			return true
 		}

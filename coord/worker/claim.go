@@ -95,7 +95,7 @@ func (w *Worker) calm() time.Duration { return min(5*time.Millisecond, w.o.Poll/
 func (w *Worker) nextDue(work context.Context, most time.Duration) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(work, min(askTime, w.interval()))
 	defer cancel()
-	wait, some, err := w.claimer.NextDue(ctx)
+	wait, some, err := w.claimer.NextDue(ctx, w.kinds...)
 	if err != nil || !some {
 		return most, err
 	}

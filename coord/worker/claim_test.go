@@ -75,6 +75,32 @@ func TestWhatFallsDueIsStartedThen(t *testing.T) {
 	})
 }
 
+// TestOthersWorkWakesNobody has runs fall due and leases end of kinds that the worker
+// has no handler for.
+func TestOthersWorkWakesNobody(t *testing.T) {
+	bubble(t, func(e *env) {
+		times := make(chan time.Time, 1)
+		o := e.options(starts(times))
+		o.Poll = time.Hour
+		w := e.start(o)
+		for i := range 300 {
+			e.enqueue(coord.NewRun{Kind: "other", Delay: time.Duration(i+1) * time.Second})
+		}
+		due := time.Now().Add(10 * time.Minute)
+		e.enqueue(coord.NewRun{Kind: kind, DueAt: due})
+		time.Sleep(time.Second)
+		looks := len(e.looks())
+		if late := (<-times).Sub(due); late < 0 || late > w.calm() {
+			e.Errorf("the run was started %v after it was due", late)
+		}
+		synctest.Wait()
+		if n := len(e.looks()) - looks; n > 2 {
+			e.Errorf("before it was started the worker looked %d times", n)
+		}
+		w.drain()
+	})
+}
+
 func TestSnoozedAndFailedRunsComeBackInTime(t *testing.T) {
 	bubble(t, func(e *env) {
 		hints := make(chan struct{}, 1)

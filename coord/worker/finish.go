@@ -115,10 +115,14 @@ func (w *Worker) finish(base context.Context, runs []*Run, within time.Duration)
 	return w.claimer.Finish(ctx, results...)
 }
 
+// longestWait between two tries to write ends: their slots are taken until then, and what
+// is due must be noticed within the poll interval.
+func (w *Worker) longestWait() time.Duration { return min(w.o.Poll, 2*time.Second) }
+
 // write writes the ends of runs, trying on while their leases last.
 func (w *Worker) write(runs []*Run) {
 	unsure := false // an earlier call may have been carried out
-	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
+	for wait := 50 * time.Millisecond; ; wait = min(2*wait, w.longestWait()) {
 		err := w.finish(context.WithoutCancel(runs[0].ctx), runs, w.interval())
 		switch {
 		case err == nil:

@@ -110,13 +110,13 @@ func (s *spy) looked(c claimCall) {
 	s.claims = append(s.claims, c)
 }
 
-func (s *spy) NextDue(ctx context.Context) (time.Duration, bool, error) {
+func (s *spy) NextDue(ctx context.Context, kinds ...string) (time.Duration, bool, error) {
 	before, after := s.hooks()
 	s.note("next")
 	if err := before(ctx, "next"); err != nil {
 		return 0, false, err
 	}
-	wait, some, err := s.Claimer.NextDue(ctx)
+	wait, some, err := s.Claimer.NextDue(ctx, kinds...)
 	if err := after(ctx, "next"); err != nil {
 		return 0, false, err
 	}

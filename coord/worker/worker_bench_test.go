@@ -25,7 +25,9 @@ type treadmill struct {
 func (t *treadmill) Hints() (<-chan struct{}, func())   { return nil, func() {} }
 func (t *treadmill) Cancels() (<-chan struct{}, func()) { return nil, func() {} }
 
-func (t *treadmill) NextDue(context.Context) (time.Duration, bool, error) { return 0, false, nil }
+func (t *treadmill) NextDue(context.Context, ...string) (time.Duration, bool, error) {
+	return 0, false, nil
+}
 
 func (t *treadmill) Claim(_ context.Context, o coord.ClaimOptions) ([]coord.Claim, error) {
 	n := min(int64(o.Limit), t.total-t.given)

@@ -17,4 +17,8 @@
 // The first has 1,000 runs (SQLite: 500) and disturbs the replicas for ten seconds, the
 // second 5,000 and for a minute, and only the second is sure to meet what is rare.
 // TANDEM_STRESS_SEED repeats the choices of an earlier test, though not its timing.
+//
+// Another test has replicas in different time zones whose wall clocks are up to an hour
+// wrong, on Linux and amd64, where that can be done to a process; elsewhere only the zones
+// differ. It takes no settings.
 package stress

@@ -33,6 +33,8 @@ const ready = "ready"
 type replica struct {
 	Driver, URL, Name string
 	Seed              uint64
+	Clocks            bool      // notes how clock, zone and times look to it
+	Due               time.Time // it makes runs and a task of its own, see ownWork; zero: none
 
 	backend coord.Backend
 }
@@ -70,6 +72,11 @@ func (r *replica) run() (err error) {
 	})
 	if err != nil {
 		return err
+	}
+	if !r.Due.IsZero() {
+		if err := r.ownWork(ctx); err != nil {
+			return err
+		}
 	}
 	fmt.Println(ready)
 	return w.Run(ctx)
@@ -121,7 +128,7 @@ var errOnPurpose = errors.New("failed on purpose")
 // handle executes a run and notes what it does.
 func (r *replica) handle(ctx context.Context, c coord.Claim) error {
 	how := conductOf(r.Seed, c)
-	if err := note(ctx, r.backend, c, begun); err != nil {
+	if err := r.begin(ctx, c); err != nil {
 		if ctx.Err() == nil {
 			r.must(err)
 		}
@@ -129,6 +136,10 @@ func (r *replica) handle(ctx context.Context, c coord.Claim) error {
 	}
 	over := time.NewTimer(how.takes)
 	defer over.Stop()
+	if string(c.Run.Payload) == holds && c.Token == 1 {
+		<-ctx.Done()
+		return r.gaveUp(ctx, c, ctx.Err())
+	}
 	alive := ctx
 	if how.deaf {
 		ctx = context.WithoutCancel(ctx)
@@ -161,6 +172,19 @@ func (r *replica) handle(ctx context.Context, c coord.Claim) error {
 		return worker.Snooze(pause)
 	}
 	return nil
+}
+
+// holds is the payload of a run whose first holder does not end.
+const holds = "holds"
+
+// begin notes that an execution has begun, and with it how the times look.
+func (r *replica) begin(ctx context.Context, c coord.Claim) error {
+	return r.backend.InTx(ctx, func(ctx context.Context, tx coord.Tx) error {
+		if err := noteIn(ctx, tx, c, begun); err != nil || !r.Clocks {
+			return err
+		}
+		return r.noteClock(ctx, tx, c)
+	})
 }
 
 // finished is what a handler returns that has finished its run itself.

@@ -22,6 +22,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/uptrace/bun"
+
 	"github.com/tandemhq/tandem/coord"
 	"github.com/tandemhq/tandem/internal/testenv"
 )
@@ -220,7 +222,7 @@ func waitForEnds(t *testing.T, b coord.Backend) {
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		left := count(t, b, coord.Queued) + count(t, b, coord.Running)
+		left := unended(t, b)
 		if left == 0 {
 			return
 		}
@@ -231,6 +233,20 @@ func waitForEnds(t *testing.T, b coord.Backend) {
 			return
 		}
 	}
+}
+
+// unended counts the runs that have not ended, at one moment: a run may come back from
+// running to queued.
+func unended(t *testing.T, b coord.Backend) (n int) {
+	t.Helper()
+	err := b.InTx(t.Context(), func(ctx context.Context, tx coord.Tx) error {
+		return tx.Unwrap().(bun.Tx).NewRaw(`SELECT count(*) FROM coord_runs WHERE state IN (?)`,
+			bun.List([]coord.State{coord.Queued, coord.Running})).Scan(ctx, &n)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
 }
 
 // allRuns reads every run.
@@ -262,7 +278,7 @@ type rig struct {
 
 // slot keeps one replica running until done, and disturbs it until disturbing ends.
 func (r *rig) slot(disturbing, done context.Context, rng *rand.Rand) {
-	p := r.start()
+	p := r.start(clock{})
 	for p.atWork(disturbing) && wait(disturbing, 100*time.Millisecond, time.Second, rng) {
 		switch {
 		case p.ended():
@@ -271,7 +287,7 @@ func (r *rig) slot(disturbing, done context.Context, rng *rand.Rand) {
 		case rng.IntN(2) == 0:
 			r.kills.Add(1)
 			p.kill()
-			p = r.start()
+			p = r.start(clock{})
 		default:
 			r.stops.Add(1)
 			p.signal(syscall.SIGSTOP)
@@ -282,19 +298,7 @@ func (r *rig) slot(disturbing, done context.Context, rng *rand.Rand) {
 		}
 	}
 	<-done.Done()
-	if p == nil {
-		return
-	}
-	p.signal(syscall.SIGTERM)
-	select {
-	case <-p.exited:
-	case <-time.After(patience):
-		r.t.Errorf("a replica has not ended %v after it was asked to", patience)
-		p.kill()
-	}
-	if code := p.cmd.ProcessState.ExitCode(); code != 0 {
-		r.t.Errorf("a replica ended with code %d: %v", code, p)
-	}
+	p.end()
 }
 
 // wait waits for a time, and up to spread more, and reports whether ctx goes on.
@@ -312,6 +316,8 @@ func wait(ctx context.Context, least, spread time.Duration, rng *rand.Rand) bool
 // process is one run of a replica.
 type process struct {
 	t      *testing.T
+	name   string
+	clock  clock
 	cmd    *exec.Cmd
 	stdout io.ReadCloser
 	stderr bytes.Buffer  // to be read when it has ended
@@ -320,7 +326,7 @@ type process struct {
 }
 
 // start starts a replica under a name of its own; it returns nil when that fails.
-func (r *rig) start() *process {
+func (r *rig) start(clock clock) *process {
 	config := r.config
 	config.Name = fmt.Sprintf("replica-%d", r.starts.Add(1))
 	text, err := json.Marshal(config)
@@ -330,12 +336,13 @@ func (r *rig) start() *process {
 	}
 	// It ends by what the test does to it, not with a context.
 	cmd := exec.Command(os.Args[0])
-	p := &process{t: r.t, cmd: cmd, began: make(chan struct{}), exited: make(chan struct{})}
+	p := &process{t: r.t, name: config.Name, clock: clock, cmd: cmd, began: make(chan struct{}), exited: make(chan struct{})}
 	if p.stdout, err = cmd.StdoutPipe(); err != nil {
 		r.t.Error(err)
 		return nil
 	}
 	cmd.Env = append(os.Environ(), replicaEnv+"="+string(text))
+	cmd.Env = append(cmd.Env, clock.env()...)
 	cmd.Stderr = &p.stderr
 	cmd.SysProcAttr = dieWithParent()
 	started := make(chan error)
@@ -352,7 +359,7 @@ func (r *rig) start() *process {
 func (p *process) run(started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	err := p.cmd.Start()
+	err := startShifted(p.cmd, p.clock.ahead)
 	started <- err
 	if err == nil {
 		_, _ = io.ReadFull(p.stdout, make([]byte, len(ready)))
@@ -381,6 +388,23 @@ func (p *process) ended() bool {
 		return true
 	default:
 		return false
+	}
+}
+
+// end asks the process to end and waits for that.
+func (p *process) end() {
+	if p == nil {
+		return
+	}
+	p.signal(syscall.SIGTERM)
+	select {
+	case <-p.exited:
+	case <-time.After(patience):
+		p.t.Errorf("a replica has not ended %v after it was asked to", patience)
+		p.kill()
+	}
+	if code := p.cmd.ProcessState.ExitCode(); code != 0 {
+		p.t.Errorf("a replica ended with code %d: %v", code, p)
 	}
 }
 

@@ -148,17 +148,73 @@ func TestBound(t *testing.T) {
 	})
 }
 
-func TestFlights(t *testing.T) {
+// TestSecondStatement goes out when the first takes long, or when it is full.
+func TestSecondStatement(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{}
-		b := New(10, 2, s.run)
-		callers := make([]*caller, 5)
-		for i := range callers {
-			callers[i] = do(t.Context(), b, i)
+		b := New(3, 2, s.run)
+		callers := []*caller{do(t.Context(), b, 0), do(t.Context(), b, 1), do(t.Context(), b, 2)}
+		equal(t, s.sent(), [][]int{{0}})
+		callers = append(callers, do(t.Context(), b, 3), do(t.Context(), b, 4)) // the third fills it
+		equal(t, s.sent(), [][]int{{0}, {1, 2, 3}})
+		time.Sleep(time.Second)
+		synctest.Wait()
+		equal(t, s.sent(), [][]int{{0}, {1, 2, 3}, {4}})
+		callers = append(callers, do(t.Context(), b, 5))
+		equal(t, s.sent(), [][]int{{0}, {1, 2, 3}, {4}})
+		time.Sleep(patience)
+		synctest.Wait()
+		equal(t, s.sent(), [][]int{{0}, {1, 2, 3}, {4}, {5}})
+		time.Sleep(patience)
+		callers = append(callers, do(t.Context(), b, 6), do(t.Context(), b, 7), do(t.Context(), b, 8)) // no third
+		equal(t, s.sent(), [][]int{{0}, {1, 2, 3}, {4}, {5}})
+		for i, took := range []time.Duration{time.Second, time.Second, time.Second, time.Second, 2 * time.Second, time.Second + patience} {
+			callers[i].expect(t, fmt.Sprintf("caller %d", i), i*10, took)
 		}
-		for i, seconds := range []int{1, 1, 2, 2, 2} {
-			callers[i].expect(t, fmt.Sprintf("caller %d", i), i*10, time.Duration(seconds)*time.Second)
+		for i, c := range callers[6:] {
+			<-c.done
+			if c.err != nil || c.result != (6+i)*10 {
+				t.Errorf("caller %d: %d, %v", 6+i, c.result, c.err)
+			}
 		}
+	})
+}
+
+func TestRefuse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{}
+		b := New(10, 1, s.run).Bound(1000, func(item int) int { return item }).Refuse(3, 100)
+		refused := func(what string, item, waiting int, lag time.Duration) {
+			t.Helper()
+			c := do(t.Context(), b, item)
+			c.expectError(t, what, coord.ErrBackpressure)
+			e, ok := errors.AsType[*coord.BackpressureError](c.err)
+			if !ok || *e != (coord.BackpressureError{Waiting: waiting, Lag: lag}) || c.took != 0 {
+				t.Errorf("%s: %v after %v", what, c.err, c.took)
+			}
+		}
+		first := do(t.Context(), b, 500)
+		large := do(t.Context(), b, 400) // nobody else waits
+		time.Sleep(100 * time.Millisecond)
+		refused("beyond the bytes", 1, 1, 100*time.Millisecond)
+		first.expect(t, "the first", 5000, time.Second)
+		synctest.Wait()
+		gone, leave := context.WithCancel(t.Context())
+		waiting := []*caller{do(t.Context(), b, 50), do(gone, b, 40), do(t.Context(), b, 10)}
+		refused("beyond the calls", 0, 3, 0)
+		leave()
+		<-waiting[1].done
+		waiting[1] = do(t.Context(), b, 39) // its place is free
+		refused("beyond the calls again", 0, 3, 0)
+		large.expect(t, "the large one", 4000, 2*time.Second)
+		for i, item := range []int{50, 39, 10} {
+			<-waiting[i].done
+			if waiting[i].err != nil || waiting[i].result != 10*item {
+				t.Errorf("%d: %d, %v", item, waiting[i].result, waiting[i].err)
+			}
+		}
+		equal(t, s.sent(), [][]int{{500}, {400}, {50, 10, 39}})
+		do(t.Context(), b, 7).expect(t, "when all is done", 70, time.Second)
 	})
 }
 
@@ -371,7 +427,7 @@ func TestCrowd(t *testing.T) {
 		}
 		all.Wait()
 		synctest.Wait()
-		if len(b.waiting) > 0 || underWay.Load() > 0 || len(b.slot) > 0 {
+		if len(b.waiting) > 0 || underWay.Load() > 0 || b.underWay > 0 || b.prompt > 0 || b.bytes > 0 {
 			t.Errorf("%d items wait and %d statements are under way after the last call", len(b.waiting), underWay.Load())
 		}
 		t.Logf("%d items in statements for %d calls", carried.Load(), callers*calls)

@@ -22,6 +22,12 @@ type Source interface {
 	Read(ctx context.Context, topic string, from coord.Position, limit int) ([]coord.Event, error)
 }
 
+// Event is a published event that knows which one came before it.
+type Event struct {
+	coord.Event
+	Prev coord.Tag // of the event before it in its topic; 0 if it is the first
+}
+
 // QueueBytes is how much one stream holds in memory. What does not fit is read
 // from the store when its turn comes.
 const QueueBytes = 1 << 20
@@ -50,8 +56,9 @@ func New(src Source) *Hub {
 
 // Deliver hands on events that were found in the store, in order per topic. An
 // event that comes twice, or that a stream has read itself, is dropped; behind
-// a hole the stream reads the store.
-func (h *Hub) Deliver(events []coord.Event) {
+// a hole, or when the one before is not the one that the stream has, the stream
+// reads the store.
+func (h *Hub) Deliver(events []Event) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, e := range events {
@@ -136,8 +143,9 @@ type cursor struct {
 	// number heard of since the store was last asked, unheard after a Resync.
 	behind   bool
 	known    int64
-	limit    int  // of the next read
-	starting bool // Add has not settled where it begins
+	head     int64 // the highest number ever heard of
+	limit    int   // of the next read
+	starting bool  // Add has not settled where it begins
 }
 
 // unheard is above every number: the store may have more than anybody said.
@@ -159,19 +167,20 @@ type stream struct {
 func size(e coord.Event) int { return len(e.Payload) + len(e.Topic) + len(e.Kind) + 64 }
 
 // offer queues an event. The hub is locked.
-func (s *stream) offer(c *cursor, e coord.Event) {
+func (s *stream) offer(c *cursor, e Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	c.known = max(c.known, e.Position.Seq)
+	c.known, c.head = max(c.known, e.Position.Seq), max(c.head, e.Position.Seq)
 	if c.behind || e.Position.Seq <= c.tail.Seq {
 		return
 	}
-	if e.Position.Seq > c.tail.Seq+1 || s.bytes > 0 && s.bytes+size(e) > QueueBytes {
+	follows := e.Position.Seq == c.tail.Seq+1 && e.Prev == c.tail.Tag
+	if !follows || s.bytes > 0 && s.bytes+size(e.Event) > QueueBytes {
 		c.behind = true
 	} else {
 		c.tail = e.Position
-		s.queue = append(s.queue, e)
-		s.bytes += size(e)
+		s.queue = append(s.queue, e.Event)
+		s.bytes += size(e.Event)
 	}
 	s.notify()
 }
@@ -180,6 +189,7 @@ func (s *stream) offer(c *cursor, e coord.Event) {
 func (s *stream) compare(c *cursor, head coord.Position) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	c.head = max(c.head, head.Seq)
 	switch {
 	case c.behind: // the store may be answering at this moment, with something older
 		c.known = unheard
@@ -216,6 +226,7 @@ func (s *stream) Add(ctx context.Context, from map[string]coord.Position) error 
 	defer s.mu.Unlock()
 	for topic, c := range cursors {
 		head := heads[topic]
+		c.head = max(c.head, head.Seq)
 		if c.tail == coord.Head {
 			c.read, c.tail = head, head
 		}
@@ -296,6 +307,15 @@ func (s *stream) Positions() map[string]coord.Position {
 		positions[topic] = c.read
 	}
 	return positions
+}
+
+func (s *stream) Lag() (n int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.topics {
+		n += max(0, c.head-max(0, c.read.Seq)) // Head is below the first
+	}
+	return n
 }
 
 func (s *stream) Close() {
@@ -387,7 +407,10 @@ func (s *stream) catchUp(ctx context.Context, c *cursor) ([]coord.Event, error) 
 	reset, isReset := errors.AsType[*coord.ResetError](err)
 	switch {
 	case isReset:
-		c.tail = reset.Head
+		c.tail, c.head = reset.Head, reset.Head.Seq
+		if c.known != unheard {
+			c.head = max(c.head, c.known)
+		}
 	case err != nil:
 		return nil, err
 	case len(events) > 0:
@@ -409,34 +432,26 @@ func fitting(events []coord.Event) int {
 }
 
 // Verify decides whether a position may be resumed. found are the retained
-// events of the topic from the position's own number on, in order; head is the
-// topic's last position. It returns the events behind the position. A hole among
+// events of the topic behind the position, in order, and prev is the tag of the
+// event before the first of them; head is the topic's last position. A hole among
 // them, as a trim by time leaves behind a clock that stepped back, is a reset too.
-func Verify(topic string, from, head coord.Position, found []coord.Event) ([]coord.Event, error) {
-	reset := func(reason string) ([]coord.Event, error) {
-		return nil, &coord.ResetError{Topic: topic, Reason: reason, Head: head}
-	}
-	for i := 1; i < len(found); i++ {
-		if found[i].Position.Seq != found[i-1].Position.Seq+1 {
-			return reset(coord.ResetTrimmed)
-		}
-	}
+func Verify(topic string, from, head coord.Position, found []coord.Event, prev coord.Tag) error {
+	reset := func(reason string) error { return &coord.ResetError{Topic: topic, Reason: reason, Head: head} }
 	switch {
-	case from.Seq > head.Seq:
-		return reset(coord.ResetDiverged)
 	case from == head:
-		return nil, nil
-	case from.Seq == head.Seq:
+		return nil
+	case from.Seq >= head.Seq:
 		return reset(coord.ResetDiverged)
-	case from == coord.Start:
-		if len(found) == 0 || found[0].Position.Seq != 1 {
+	case len(found) == 0:
+		return reset(coord.ResetTrimmed)
+	}
+	for i, e := range found {
+		if e.Position.Seq != from.Seq+1+int64(i) {
 			return reset(coord.ResetTrimmed)
 		}
-		return found, nil
-	case len(found) == 0 || found[0].Position.Seq != from.Seq:
-		return reset(coord.ResetTrimmed)
-	case found[0].Position.Tag != from.Tag:
+	}
+	if prev != from.Tag {
 		return reset(coord.ResetDiverged)
 	}
-	return found[1:], nil
+	return nil
 }

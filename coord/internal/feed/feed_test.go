@@ -441,11 +441,16 @@ func TestResets(t *testing.T) {
 		fromStart := e.subscribe(from("t", coord.Start))
 		e.reset(fromStart, "t", coord.ResetTrimmed, e.head("t"))
 
-		// All of it is trimmed, and the last position is still good.
+		// All of it is trimmed, and the last position is still good: at once, and when
+		// something has come behind it.
 		e.trim("t", 0)
-		quiet := e.subscribe(from("t", e.head("t")))
+		last := e.head("t")
+		quiet := e.subscribe(from("t", last))
 		e.deliver("t", 1)
 		e.expect("from the head of a topic that is trimmed away", quiet, "t", count(7, 7))
+		e.expect("from what was that head", e.subscribe(from("t", last)), "t", count(7, 7))
+		last.Tag++
+		e.reset(e.subscribe(from("t", last)), "t", coord.ResetDiverged, e.head("t"))
 		e.expect("the other stream", s, "t", count(7, 7))
 
 		wrong := e.head("t")
@@ -490,6 +495,63 @@ func TestFailover(t *testing.T) {
 			e.expect("afterwards", s, "t", count(15, 15))
 		}
 		e.expect("one that starts", early, "t", count(1, 15))
+	})
+}
+
+// TestUnnoticedFailover has the next event be the first that tells of another history.
+func TestUnnoticedFailover(t *testing.T) {
+	bubble(t, func(e *env) {
+		e.deliver("t", 3)
+		s := e.subscribe(from("t", coord.Head))
+		e.deliver("t", 2)
+		e.expect("before", s, "t", count(4, 5))
+		e.lose("t", 1)
+		e.publish("t", 1, 10) // another 5
+		e.deliver("t", 1)
+		e.reset(s, "t", coord.ResetDiverged, e.head("t"))
+		e.deliver("t", 1)
+		e.expect("afterwards", s, "t", count(7, 7))
+	})
+}
+
+func TestLag(t *testing.T) {
+	bubble(t, func(e *env) {
+		lag := func(what string, s coord.Stream, want int64) {
+			t.Helper()
+			if got := s.Lag(); got != want {
+				t.Errorf("%s: the lag is %d, want %d", what, got, want)
+			}
+		}
+		e.publish("t", 600, 10)
+		s := e.subscribe(from("t", coord.Start))
+		head := e.subscribe(map[string]coord.Position{"t": coord.Head, "u": coord.Head})
+		lag("from Start", s, 600)
+		lag("from Head", head, 0)
+		if _, err := s.Next(e.Context()); err != nil {
+			t.Fatal(err)
+		}
+		lag("after a piece of history", s, 600-s.Positions()["t"].Seq)
+		e.deliver("t", 2)
+		e.deliver("u", 1)
+		lag("with events in the queue", head, 3)
+		e.publish("t", 5, 10)
+		if err := e.hub.Resync(e.Context()); err != nil {
+			t.Fatal(err)
+		}
+		lag("with events that only the store has", head, 8)
+		e.expect("it catches up", head, "t", count(601, 607))
+		lag("that has all", head, 0)
+		e.expect("it catches up", s, "t", count(s.Positions()["t"].Seq+1, 607))
+		lag("that has all", s, 0)
+		e.lose("t", 3)
+		if err := e.hub.Resync(e.Context()); err != nil {
+			t.Fatal(err)
+		}
+		e.reset(s, "t", coord.ResetDiverged, e.head("t"))
+		lag("after a reset", s, 0)
+		s.Remove("t")
+		e.deliver("t", 1)
+		lag("without topics", s, 0)
 	})
 }
 
@@ -723,32 +785,30 @@ func TestVerify(t *testing.T) {
 		name       string
 		from, head coord.Position
 		found      []coord.Event
-		want       []int64
 		reset      string
 	}{
-		{"an empty topic from its start", coord.Start, coord.Start, nil, nil, ""},
-		{"an empty topic from a position", at(1), coord.Start, nil, nil, coord.ResetDiverged},
-		{"all", coord.Start, at(2), events(1, 2), []int64{1, 2}, ""},
-		{"all, which is trimmed", coord.Start, at(2), events(2), nil, coord.ResetTrimmed},
-		{"all, which is trimmed away", coord.Start, at(2), nil, nil, coord.ResetTrimmed},
-		{"the head", at(2), at(2), events(2), nil, ""},
-		{"the head, which is trimmed", at(2), at(2), nil, nil, ""},
-		{"another head", other(2), at(2), events(2), nil, coord.ResetDiverged},
-		{"another head, which is trimmed", other(2), at(2), nil, nil, coord.ResetDiverged},
-		{"ahead", at(3), at(2), nil, nil, coord.ResetDiverged},
-		{"the middle", at(2), at(4), events(2, 3, 4), []int64{3, 4}, ""},
-		{"the middle, a piece", at(2), at(9), events(2, 3), []int64{3}, ""},
-		{"another middle", other(2), at(4), events(2, 3, 4), nil, coord.ResetDiverged},
-		{"a middle that is trimmed", at(2), at(4), events(3, 4), nil, coord.ResetTrimmed},
-		{"a middle that is trimmed away", at(2), at(4), nil, nil, coord.ResetTrimmed},
-		{"a hole behind the position", at(2), at(5), events(2, 4, 5), nil, coord.ResetTrimmed},
-		{"a hole further on", coord.Start, at(5), events(1, 2, 3, 5), nil, coord.ResetTrimmed},
-		{"a number without an event", coord.Position{Tag: 3}, at(2), events(1, 2), nil, coord.ResetTrimmed},
+		{"an empty topic from its start", coord.Start, coord.Start, nil, ""},
+		{"an empty topic from a position", at(1), coord.Start, nil, coord.ResetDiverged},
+		{"all", coord.Start, at(2), events(1, 2), ""},
+		{"all, which is trimmed", coord.Start, at(2), events(2), coord.ResetTrimmed},
+		{"all, which is trimmed away", coord.Start, at(2), nil, coord.ResetTrimmed},
+		{"the head", at(2), at(2), nil, ""},
+		{"another head", other(2), at(2), nil, coord.ResetDiverged},
+		{"ahead", at(3), at(2), nil, coord.ResetDiverged},
+		{"the middle", at(2), at(4), events(3, 4), ""},
+		{"the middle, a piece", at(2), at(9), events(3), ""},
+		{"another middle", other(2), at(4), events(3, 4), coord.ResetDiverged},
+		{"a middle whose next is trimmed", at(2), at(4), events(4), coord.ResetTrimmed},
+		{"a middle behind which all is trimmed", at(2), at(4), nil, coord.ResetTrimmed},
+		{"a hole behind the position", at(2), at(5), events(4, 5), coord.ResetTrimmed},
+		{"a hole further on", coord.Start, at(5), events(1, 2, 3, 5), coord.ResetTrimmed},
+		{"a start that is none", coord.Position{Tag: 3}, at(2), events(1, 2), coord.ResetDiverged},
 	} {
-		got, err := Verify("t", test.from, test.head, test.found)
-		if !slices.Equal(seqs(got, "t"), test.want) {
-			t.Errorf("%s: %v, want %v", test.name, seqs(got, "t"), test.want)
+		var prev coord.Tag
+		if len(test.found) > 0 {
+			prev = at(test.found[0].Position.Seq - 1).Tag
 		}
+		err := Verify("t", test.from, test.head, test.found, prev)
 		reset, isReset := errors.AsType[*coord.ResetError](err)
 		switch {
 		case test.reset == "" && err != nil:

@@ -25,7 +25,7 @@ type history struct {
 }
 
 type topic struct {
-	events []coord.Event
+	events []Event
 	head   coord.Position
 	// next holds every pair of events that ever followed each other, so that what a
 	// stream returned can be judged although history was rewritten.
@@ -44,15 +44,16 @@ func (h *history) topic(name string) *topic {
 }
 
 // publish appends n events and returns them. It delivers nothing.
-func (h *history) publish(name string, n, size int) []coord.Event {
+func (h *history) publish(name string, n, size int) []Event {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	t := h.topic(name)
 	for range n {
 		p := coord.Position{Seq: t.head.Seq + 1, Tag: coord.NewTag()}
 		t.next[t.head] = append(t.next[t.head], p)
+		e := coord.Event{Topic: name, Position: p, Kind: "k", Payload: make([]byte, size)}
+		t.events = append(t.events, Event{Event: e, Prev: t.head.Tag})
 		t.head = p
-		t.events = append(t.events, coord.Event{Topic: name, Position: p, Kind: "k", Payload: make([]byte, size)})
 	}
 	return slices.Clone(t.events[len(t.events)-n:])
 }
@@ -123,10 +124,14 @@ func (h *history) Read(ctx context.Context, name string, from coord.Position, li
 	h.mu.Lock()
 	h.reads++
 	t := h.topic(name)
-	begin := slices.IndexFunc(t.events, func(e coord.Event) bool { return e.Position.Seq >= from.Seq })
+	begin := slices.IndexFunc(t.events, func(e Event) bool { return e.Position.Seq > from.Seq })
 	var found []coord.Event
+	var prev coord.Tag
 	if begin >= 0 {
-		found = slices.Clone(t.events[begin:min(len(t.events), begin+limit+1)])
+		prev = t.events[begin].Prev
+		for _, e := range t.events[begin:min(len(t.events), begin+limit)] {
+			found = append(found, e.Event)
+		}
 	}
 	head := t.head
 	h.mu.Unlock()
@@ -136,14 +141,15 @@ func (h *history) Read(ctx context.Context, name string, from coord.Position, li
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	events, err := Verify(name, from, head, found)
-	events = events[:min(limit, len(events))]
+	if err := Verify(name, from, head, found, prev); err != nil {
+		return nil, err
+	}
 	total := 0
-	for _, e := range events {
+	for _, e := range found {
 		total += size(e)
 	}
 	h.mu.Lock()
 	h.most = max(h.most, total)
 	h.mu.Unlock()
-	return events, err
+	return found, nil
 }

@@ -25,7 +25,7 @@ type chaos struct {
 	rng *rand.Rand
 
 	driver lock // what is found is handed on in one order, as by one connection
-	found  []coord.Event
+	found  []Event
 	lossy  bool // something was not handed on: a resync is due
 	calm   atomic.Bool
 }

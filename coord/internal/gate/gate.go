@@ -49,6 +49,16 @@ type Places struct {
 	ByGate, ByKind map[string]int
 }
 
+// Full reports whether a run that has no place yet has to wait for one; limits are
+// those of kinds.
+func (p Places) Full(c Candidate, limits map[string]int) bool {
+	if strings.HasPrefix(c.Gate, keyPrefix) && p.ByGate[c.Gate] >= c.Limit {
+		return true
+	}
+	limit, limited := limits[c.Kind]
+	return limited && p.ByKind[c.Kind] >= limit
+}
+
 // Pick returns the candidates that may start now, at most most of them, in
 // order. It takes their places; limits are those of kinds.
 func Pick(candidates []Candidate, most int, limits map[string]int, taken Places) (ids []int64) {
@@ -60,10 +70,7 @@ func Pick(candidates []Candidate, most int, limits map[string]int, taken Places)
 			ids = append(ids, c.ID)
 			continue
 		}
-		if strings.HasPrefix(c.Gate, keyPrefix) && taken.ByGate[c.Gate] >= c.Limit {
-			continue
-		}
-		if limit, limited := limits[c.Kind]; limited && taken.ByKind[c.Kind] >= limit {
+		if taken.Full(c, limits) {
 			continue
 		}
 		taken.ByGate[c.Gate]++

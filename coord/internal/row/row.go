@@ -10,6 +10,7 @@ import (
 	"github.com/uptrace/bun/schema"
 
 	"github.com/tandemhq/tandem/coord"
+	"github.com/tandemhq/tandem/coord/internal/feed"
 	"github.com/tandemhq/tandem/coord/internal/gate"
 )
 
@@ -52,7 +53,8 @@ func Timestamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05.
 // Micros returns a duration as it is stored.
 func Micros(d time.Duration) int64 { return d.Microseconds() }
 
-func duration(micros int64) time.Duration { return time.Duration(micros) * time.Microsecond }
+// Duration is the reverse of [Micros].
+func Duration(micros int64) time.Duration { return time.Duration(micros) * time.Microsecond }
 
 // TaskColumns are the columns of a [Task], in no particular order.
 const TaskColumns = `id, name, kind, payload, schedule, zone, overlap, misfire, misfire_cap, max_attempts, backoff,
@@ -91,14 +93,14 @@ func (r Task) Coord() coord.Task {
 		Schedule: r.Schedule, Zone: r.Zone,
 		Overlap: coord.Overlap(r.Overlap), Misfire: coord.Misfire(r.Misfire), MisfireCap: r.MisfireCap,
 		Retry:   retry(r.MaxAttempts, r.Backoff, r.MaxBackoff),
-		Timeout: duration(r.Timeout), Priority: r.Priority,
+		Timeout: Duration(r.Timeout), Priority: r.Priority,
 		Concurrency: coord.Concurrency{Key: r.Key, Limit: r.Limit}, AtMostOnce: r.AtMostOnce, Paused: r.Paused,
 		Version: r.Version, NextAt: r.NextAt.Time, CreatedAt: r.CreatedAt.Time, UpdatedAt: r.UpdatedAt.Time,
 	}
 }
 
 func retry(attempts int, backoff, maxBackoff int64) coord.Retry {
-	return coord.Retry{MaxAttempts: attempts, Backoff: duration(backoff), MaxBackoff: duration(maxBackoff)}
+	return coord.Retry{MaxAttempts: attempts, Backoff: Duration(backoff), MaxBackoff: Duration(maxBackoff)}
 }
 
 // RunColumns are the columns of a [Run], of a table that is called r.
@@ -145,7 +147,7 @@ func (r Run) Coord() coord.Run {
 		ID: coord.RunID(r.ID), TaskID: coord.TaskID(r.TaskID), Kind: r.Kind, Payload: r.Payload,
 		UniqueKey: r.UniqueKey, State: coord.State(r.State), ScheduledFor: r.ScheduledFor.Time, DueAt: r.DueAt.Time,
 		Attempt: r.Attempt, Rescues: r.Rescues, Retry: retry(r.MaxAttempts, r.Backoff, r.MaxBackoff),
-		Timeout: duration(r.Timeout), Priority: r.Priority, Concurrency: gate.Concurrency(r.Gate, r.Limit),
+		Timeout: Duration(r.Timeout), Priority: r.Priority, Concurrency: gate.Concurrency(r.Gate, r.Limit),
 		AtMostOnce: r.AtMostOnce, CancelRequested: r.CancelRequested, Progress: r.Progress, LogLines: r.LogLines, Worker: r.Worker, Error: r.Error,
 		CreatedAt: r.CreatedAt.Time, StartedAt: r.StartedAt.Time, FinishedAt: r.FinishedAt.Time,
 	}
@@ -195,6 +197,35 @@ func (r Event) Coord() coord.Event {
 	}
 }
 
+// Found is an event behind a position, if there is one, and the head of its topic.
+type Found struct {
+	Event
+	Prev    int64 `bun:"prev"`
+	Head    int64 `bun:"head"`
+	HeadTag int64 `bun:"head_tag"`
+	Found   bool  `bun:"found"`
+}
+
+// Behind returns the events that were found behind a position, if that can be resumed.
+func Behind(topic string, from coord.Position, rows []Found) ([]coord.Event, error) {
+	var head coord.Position
+	var prev coord.Tag
+	events := make([]coord.Event, 0, len(rows))
+	for i, r := range rows {
+		head = coord.Position{Seq: r.Head, Tag: coord.Tag(r.HeadTag)}
+		if r.Found {
+			events = append(events, r.Coord())
+		}
+		if i == 0 {
+			prev = coord.Tag(r.Prev)
+		}
+	}
+	if err := feed.Verify(topic, from, head, events, prev); err != nil {
+		return nil, err
+	}
+	return events, nil
+}
+
 // Head is a row of coord_topics.
 type Head struct {
 	Topic string `bun:"topic"`
@@ -220,7 +251,7 @@ type Ticket struct {
 // Redeem decides, once the ticket is burnt, whether it was good for the use.
 func (r Ticket) Redeem(use coord.TicketUse) (coord.TicketFor, error) {
 	t := coord.TicketFor{
-		Purpose: r.Purpose, User: r.User, Session: r.Session, Origin: r.Origin, Scope: r.Scope, TTL: duration(r.TTL),
+		Purpose: r.Purpose, User: r.User, Session: r.Session, Origin: r.Origin, Scope: r.Scope, TTL: Duration(r.TTL),
 	}
 	switch {
 	case r.Newer >= coord.MaxTickets:

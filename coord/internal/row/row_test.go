@@ -145,87 +145,6 @@ func TestTimeRoundTrip(t *testing.T) {
 	}
 }
 
-func TestClaimsOrder(t *testing.T) {
-	noon := at(2026, 5, 4, 12, 0, 0, 0)
-	row := func(id int64, state coord.State, priority int, late time.Duration) Run {
-		return Run{ID: id, State: string(state), Priority: priority, DueAt: Time{noon.Add(-late)}, Token: id * 10, At: Time{noon}}
-	}
-	claims := Claims([]Run{
-		row(1, coord.Running, 3, time.Hour),
-		row(2, coord.Running, 1, 0),
-		row(3, coord.Failed, 1, time.Hour),
-		row(9, coord.Running, 2, time.Minute),
-		row(5, coord.Running, 2, time.Hour),
-		row(4, coord.Running, 2, time.Minute),
-		row(6, coord.Cancelled, 1, 0),
-	})
-	var ids []coord.RunID
-	for _, c := range claims {
-		ids = append(ids, c.Run.ID)
-		if c.Token != int64(c.Run.ID)*10 || !c.Run.LeaseUntil.Equal(noon) || c.Run.State != coord.Running || !c.Deadline.IsZero() {
-			t.Errorf("the claim is %+v", c)
-		}
-	}
-	if want := []coord.RunID{2, 5, 4, 9, 1}; !slices.Equal(ids, want) {
-		t.Errorf("the order is %v, want %v", ids, want)
-	}
-}
-
-func TestExtended(t *testing.T) {
-	noon := at(2026, 5, 4, 12, 0, 0, 0)
-	claim := func(id coord.RunID, token int64) coord.Claim {
-		return coord.Claim{Run: coord.Run{ID: id, Kind: "k"}, Token: token, Deadline: at(2026, 1, 1, 0, 0, 0, 0)}
-	}
-	lease := func(id, token int64) Lease {
-		return Lease{ID: id, Token: token, At: Time{noon}, CancelRequested: id == 2, Progress: 40, LogLines: 7}
-	}
-	for _, test := range []struct {
-		name       string
-		claims     []coord.Claim
-		leases     []Lease
-		held, lost []coord.Claim
-	}{
-		{"nothing", nil, nil, nil, nil},
-		{
-			"all, in the order of the claims",
-			[]coord.Claim{claim(3, 1), claim(1, 1), claim(2, 5)},
-			[]Lease{lease(1, 1), lease(2, 5), lease(3, 1)},
-			[]coord.Claim{claim(3, 1), claim(1, 1), claim(2, 5)},
-			nil,
-		},
-		{"some", []coord.Claim{claim(1, 1), claim(2, 1)}, []Lease{lease(2, 1)}, []coord.Claim{claim(2, 1)}, []coord.Claim{claim(1, 1)}},
-		{"none", []coord.Claim{claim(1, 1), claim(2, 1)}, nil, nil, []coord.Claim{claim(1, 1), claim(2, 1)}},
-		{
-			"an older claim beside the present one",
-			[]coord.Claim{claim(1, 1), claim(1, 2)},
-			[]Lease{lease(1, 2)},
-			[]coord.Claim{claim(1, 2)},
-			[]coord.Claim{claim(1, 1)},
-		},
-	} {
-		held, err := Extended(test.claims, test.leases)
-		if len(held) != len(test.held) {
-			t.Errorf("%s: held are %v, want %v", test.name, held, test.held)
-			continue
-		}
-		for i, c := range held {
-			if c.Run.ID != test.held[i].Run.ID || c.Token != test.held[i].Token || c.Run.Kind != "k" {
-				t.Errorf("%s: held are %v, want %v", test.name, held, test.held)
-			}
-			if c.Run.CancelRequested != (c.Run.ID == 2) || !c.Run.LeaseUntil.Equal(noon) || c.Run.Progress != 40 || c.Run.LogLines != 7 {
-				t.Errorf("%s: the claim does not show the present state: %+v", test.name, c)
-			}
-		}
-		fenced, ok := errors.AsType[*coord.FencedError](err)
-		switch {
-		case len(test.lost) == 0 && err != nil:
-			t.Errorf("%s: %v", test.name, err)
-		case len(test.lost) > 0 && (!ok || !errors.Is(err, coord.ErrFenced) || !reflect.DeepEqual(fenced.Claims, test.lost)):
-			t.Errorf("%s: %v, want the loss of %v", test.name, err, test.lost)
-		}
-	}
-}
-
 func TestRedeemChecksInOrder(t *testing.T) {
 	good := Ticket{Purpose: "ws", User: "u", Session: "s", Origin: "o", Scope: "r", TTL: 30_000_000}
 	use := coord.TicketUse{Purpose: "ws", Origin: "o", Scope: "r"}
@@ -350,5 +269,39 @@ func TestSmallRows(t *testing.T) {
 	}
 	if got := Micros(1999 * time.Nanosecond); got != 1 {
 		t.Errorf("1999 ns are %d µs", got)
+	}
+}
+
+func TestPrefixed(t *testing.T) {
+	all := []string{"", "a", "room", "room:", "room:1", "room:\U0010FFFF", "room:\U0010FFFF1", "room;", "s", "ü", "üb", "\U0010FFFF"}
+	for _, prefix := range all {
+		least, beyond := Prefixed(prefix)
+		for _, text := range all {
+			if in := text >= least && text < beyond; in != strings.HasPrefix(text, prefix) {
+				t.Errorf("with the prefix %q the text %q is in the range: %v", prefix, text, in)
+			}
+		}
+	}
+}
+
+// Events without a payload take something too, or any number of them would wait at once
+// and go out in one statement.
+func TestSize(t *testing.T) {
+	events := make([]NewEvent, 1000)
+	if least := Size(events); least < 1000*50 {
+		t.Errorf("%d events take %d bytes", len(events), least)
+	}
+	empty := Size(events[:1])
+	full := NewEvent{NewEvent: coord.NewEvent{Topic: "four", Kind: "2k", Payload: make([]byte, 100), Key: "key"}}
+	if got := Size([]NewEvent{full}); got != empty+109 {
+		t.Errorf("an event takes %d bytes, want %d more than an empty one, which takes %d", got, 109, empty)
+	}
+}
+
+func TestDistinct(t *testing.T) {
+	event := func(topic, key string) NewEvent { return NewEvent{NewEvent: coord.NewEvent{Topic: topic, Key: key}} }
+	first, twins := Distinct([]NewEvent{event("t", ""), event("t", "a"), event("t", ""), event("u", "a"), event("t", "a"), event("t", "b"), event("t", "a")})
+	if !slices.Equal(first, []int{0, 1, 2, 3, 5}) || len(twins) != 2 || twins[4] != 1 || twins[6] != 1 {
+		t.Errorf("the first are %v and the twins %v", first, twins)
 	}
 }

@@ -2,7 +2,6 @@ package row
 
 import (
 	"crypto/sha256"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -55,30 +54,6 @@ func Refund(s coord.Settlement) int {
 	return 0
 }
 
-// UniqueKeys returns the keys of those runs that have one.
-func UniqueKeys(runs []coord.NewRun) (keys []string) {
-	for _, r := range runs {
-		if r.UniqueKey != "" {
-			keys = append(keys, r.UniqueKey)
-		}
-	}
-	return keys
-}
-
-// ByKey returns runs by their unique key.
-func ByKey(rows []Run) map[string]coord.Run {
-	byKey := make(map[string]coord.Run, len(rows))
-	for _, r := range rows {
-		byKey[r.UniqueKey] = r.Coord()
-	}
-	return byKey
-}
-
-// gone is the error for a run that was pruned between two statements.
-func gone(key string) error {
-	return fmt.Errorf("%w: the run with key %q has just gone; try again", coord.ErrConflict, key)
-}
-
 // LimitKey is what is stored of a limit's key.
 func LimitKey(key string) []byte {
 	h := sha256.Sum256([]byte(key))
@@ -102,12 +77,49 @@ func Tagged(events []coord.NewEvent) []NewEvent {
 	return list
 }
 
+// Publishes that wait beyond either are refused.
+const (
+	WaitingPublishes = 10_000
+	WaitingBytes     = 128 << 20 // by Size
+)
+
 // PayloadBytes is how much the payloads come to.
 func PayloadBytes(events []NewEvent) (n int) {
 	for _, e := range events {
 		n += len(e.Payload)
 	}
 	return n
+}
+
+// Size is about how many bytes the events take, also those without a payload.
+func Size(events []NewEvent) (n int) {
+	const each = 64 // what is as long in all of them
+	for _, e := range events {
+		n += len(e.Topic) + len(e.Kind) + len(e.Payload) + len(e.Key) + each
+	}
+	return n
+}
+
+// Distinct returns the places of the events that may have to be published and, for
+// each other one, the place of that with the same topic and key.
+func Distinct(events []NewEvent) (first []int, twins map[int]int) {
+	type id struct{ topic, key string }
+	seen := make(map[id]int)
+	for i, e := range events {
+		if e.Key != "" {
+			of := id{e.Topic, e.Key}
+			if earlier, ok := seen[of]; ok {
+				if twins == nil {
+					twins = make(map[int]int)
+				}
+				twins[i] = earlier
+				continue
+			}
+			seen[of] = i
+		}
+		first = append(first, i)
+	}
+	return first, twins
 }
 
 // Share gives each of several calls the positions of its events.
@@ -130,4 +142,13 @@ func Heads(topics []string, rows []Head) map[string]coord.Position {
 		heads[r.Topic] = r.Position()
 	}
 	return heads
+}
+
+// Prefixed returns the range of texts, as bytes are ordered, that begin with a prefix.
+func Prefixed(prefix string) (least, beyond string) {
+	n := len(prefix)
+	if n == 0 {
+		return "", "\xff" // which no text has
+	}
+	return prefix, prefix[:n-1] + string([]byte{prefix[n-1] + 1}) // its last byte is not the highest
 }

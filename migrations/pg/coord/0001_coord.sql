@@ -147,20 +147,31 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
--- coord_next_due returns in how many microseconds the next run or occurrence falls
--- due or lease ends; NULL: never.
+-- coord_next_due returns in how many microseconds the next run or occurrence of these
+-- kinds, or of any when they are NULL, falls due or lease ends; NULL: never. The
+-- indexes don't know the kind, so each search reads a few that come next. When none
+-- of these is asked for, the answer is where it stopped: too soon, but at a price that
+-- no backlog of other kinds changes.
 -- +goose StatementBegin
-CREATE FUNCTION coord_next_due() RETURNS bigint
+CREATE FUNCTION coord_next_due(kinds text[]) RETURNS bigint
 LANGUAGE plpgsql STABLE SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
     SET enable_sort = off AS $$
+DECLARE
+    few CONSTANT integer := 50;
 BEGIN
     RETURN (SELECT ceil(extract(epoch FROM min(next.at) - coord_now()) * 1000000) FROM (
-        SELECT r.at FROM unnest('{1,2,3,4}'::smallint[]) AS p (priority) CROSS JOIN LATERAL (
-            SELECT at FROM coord_runs WHERE priority = p.priority AND state <= 'running' AND gate IS NULL AND at > coord_now()
-            ORDER BY at LIMIT 1) AS r
-        UNION ALL (SELECT at FROM coord_runs WHERE state <= 'running' AND gate IS NOT NULL AND at > coord_now() ORDER BY at LIMIT 1)
-        UNION ALL (SELECT next_at FROM coord_tasks WHERE next_at > coord_now() AND NOT paused ORDER BY next_at LIMIT 1)
-    ) AS next (at));
+        SELECT ahead.search, COALESCE(min(ahead.at) FILTER (WHERE kinds IS NULL OR ahead.kind = ANY (kinds)),
+            CASE count(*) WHEN few THEN max(ahead.at) END) FROM (
+            SELECT p.priority, r.at, r.kind FROM unnest('{1,2,3,4}'::smallint[]) AS p (priority) CROSS JOIN LATERAL (
+                SELECT at, kind FROM coord_runs
+                WHERE priority = p.priority AND state <= 'running' AND gate IS NULL AND at > coord_now()
+                ORDER BY at LIMIT few) AS r
+            UNION ALL (SELECT 5, at, kind FROM coord_runs WHERE state <= 'running' AND gate IS NOT NULL AND at > coord_now()
+                ORDER BY at LIMIT few)
+            UNION ALL (SELECT 6, next_at, kind FROM coord_tasks WHERE next_at > coord_now() AND NOT paused
+                ORDER BY next_at LIMIT few)
+        ) AS ahead (search, at, kind) GROUP BY ahead.search
+    ) AS next (search, at));
 END $$;
 -- +goose StatementEnd
 
@@ -249,13 +260,13 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
--- coord_finish ends claims and returns the runs whose claims are held no longer.
--- Without states all have succeeded. Rows are locked in the order given, which is
--- that of the ids.
+-- coord_finish ends claims and returns the runs whose claims are held no longer, and
+-- whether something may have waited for one of the ends: an occurrence of its task, or
+-- a run that needs its place. Without states all have succeeded. Rows are locked in the
+-- order given, which is that of the ids.
 -- +goose StatementBegin
 CREATE FUNCTION coord_finish(ids bigint[], tokens bigint[], states coord_state[], delays bigint[], refunds integer[],
-    errors text[])
-RETURNS SETOF bigint
+    errors text[], OUT awaited boolean, OUT lost bigint[])
 LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
     SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
@@ -265,8 +276,9 @@ BEGIN
         WITH ended AS (
             UPDATE coord_runs AS r SET state = 'succeeded', at = coord_clock(), finished_at = coord_clock()
             FROM unnest(ids, tokens) AS f (id, token)
-            WHERE r.id = f.id AND r.token = f.token AND r.state = 'running' RETURNING r.id
-        ) SELECT array_agg(id) INTO done FROM ended;
+            WHERE r.id = f.id AND r.token = f.token AND r.state = 'running'
+            RETURNING r.id, r.gate IS NOT NULL OR r.task_id IS NOT NULL AS awaited
+        ) SELECT array_agg(ended.id), COALESCE(bool_or(ended.awaited), false) INTO done, awaited FROM ended;
     ELSE
         WITH ended AS (
             UPDATE coord_runs AS r SET
@@ -279,11 +291,12 @@ BEGIN
                 error = CASE WHEN f.error = '' THEN r.error ELSE f.error END,
                 finished_at = CASE WHEN f.state = 'queued' AND NOT r.cancel_requested THEN NULL ELSE coord_clock() END
             FROM unnest(ids, tokens, states, delays, refunds, errors) AS f (id, token, state, delay, refund, error)
-            WHERE r.id = f.id AND r.token = f.token AND r.state = 'running' RETURNING r.id
-        ) SELECT array_agg(id) INTO done FROM ended;
+            WHERE r.id = f.id AND r.token = f.token AND r.state = 'running'
+            RETURNING r.id, r.gate IS NOT NULL OR r.task_id IS NOT NULL AS awaited
+        ) SELECT array_agg(ended.id), COALESCE(bool_or(ended.awaited), false) INTO done, awaited FROM ended;
     END IF;
     IF cardinality(done) IS DISTINCT FROM cardinality(ids) THEN
-        RETURN QUERY SELECT lost.id FROM unnest(ids) AS lost (id) WHERE lost.id <> ALL (COALESCE(done, '{}'));
+        lost := ARRAY(SELECT f.id FROM unnest(ids) AS f (id) WHERE f.id <> ALL (COALESCE(done, '{}')));
     END IF;
 END $$;
 -- +goose StatementEnd
@@ -308,28 +321,131 @@ CREATE TABLE coord_limits (
     tat bigint NOT NULL          -- microseconds since 1970: when it owes nothing
 ) WITH (fillfactor = 50);
 
+-- Topics are compared as bytes, whatever the language of the database.
 CREATE TABLE coord_topics (
-    topic text PRIMARY KEY,
+    topic text COLLATE "C" PRIMARY KEY,
     seq bigint NOT NULL,         -- of the last event
-    tag bigint NOT NULL          -- of the last event; stays when that is trimmed
+    tag bigint NOT NULL,         -- of the last event; stays when that is trimmed
+    before bigint NOT NULL       -- what tag was before the last publish
 ) WITH (fillfactor = 50);
 
 CREATE TABLE coord_events (
-    topic text NOT NULL,
     seq bigint NOT NULL,
     tag bigint NOT NULL,
-    kind text NOT NULL,
-    payload bytea NOT NULL,
+    prev bigint NOT NULL,        -- the tag of the event before it; 0: it is the first
     at timestamptz NOT NULL,
     xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
+    topic text COLLATE "C" NOT NULL,
+    kind text NOT NULL,
+    key text,
+    payload bytea NOT NULL,
     PRIMARY KEY (topic, seq)
 );
--- New events are those of the transactions that a reader could not see before.
+-- New events are those of the transactions that a reader could not see before. The
+-- lowest are also the oldest.
 CREATE INDEX coord_events_xid ON coord_events (xid);
-CREATE INDEX coord_events_age ON coord_events (at);
+CREATE UNIQUE INDEX coord_events_key ON coord_events (topic, key) WHERE key IS NOT NULL;
+
+-- coord_publish appends events, which come topic by topic, to their topics and returns
+-- the number of each topic's last. Of each topic: its name, in the order of names, and
+-- the place of its last event in the list. Of each event: the place of its topic, tag
+-- and kind, and where its payload begins among the payloads, with the end of the last.
+--
+-- The counters are bumped first, in the order of the topics, so that publishers can't
+-- deadlock; the lock on a counter puts the commits of its topic in the order of the
+-- sequence. The clock is read when they are locked.
+-- +goose StatementBegin
+CREATE FUNCTION coord_publish(topics text[], ends integer[], places integer[], tags bigint[], kinds text[], cuts integer[],
+    payloads bytea)
+RETURNS bigint[]
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    seqs bigint[];
+    befores bigint[];
+    clock timestamptz;
+BEGIN
+    WITH bumped AS (
+        INSERT INTO coord_topics AS t (topic, seq, tag, before)
+        SELECT b.topic, b.last - COALESCE(ends[b.i - 1], 0), tags[b.last], 0 FROM unnest(topics, ends) WITH ORDINALITY AS b (topic, last, i)
+        ON CONFLICT (topic) DO UPDATE SET seq = t.seq + excluded.seq, tag = excluded.tag, before = t.tag
+        RETURNING t.seq, t.before
+    ) SELECT array_agg(bumped.seq), array_agg(bumped.before) INTO seqs, befores FROM bumped;
+    clock := coord_clock();
+    INSERT INTO coord_events (seq, tag, prev, at, topic, kind, payload)
+    SELECT seqs[e.t] - ends[e.t] + e.i, e.tag, CASE WHEN e.i = COALESCE(ends[e.t - 1], 0) + 1 THEN befores[e.t] ELSE tags[e.i - 1] END,
+        clock, topics[e.t], e.kind, substring(payloads FROM e.cut FOR cuts[e.i + 1] - e.cut)
+    FROM unnest(places, tags, kinds, cuts[:cardinality(tags)]) WITH ORDINALITY AS e (t, tag, kind, cut, i);
+    RETURN seqs;
+END $$;
+-- +goose StatementEnd
+
+-- coord_publish_once is coord_publish for events of which some have a key, the others
+-- an empty one, and no key comes twice on a topic. An event is not published again
+-- while one with its key is kept. It returns the position of each.
+-- +goose StatementBegin
+CREATE FUNCTION coord_publish_once(topics text[], ends integer[], places integer[], tags bigint[], kinds text[], cuts integer[],
+    payloads bytea, keys text[])
+RETURNS TABLE (seq bigint, tag bigint)
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
+    SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+#variable_conflict use_column
+DECLARE
+    seqs bigint[];
+    heads bigint[];
+    clock timestamptz;
+BEGIN
+    -- The locks alone: what is published depends on what is there once they are held.
+    WITH locked AS (
+        INSERT INTO coord_topics AS t (topic, seq, tag, before) SELECT name, 0, 0, 0 FROM unnest(topics) AS name
+        ON CONFLICT (topic) DO UPDATE SET seq = t.seq RETURNING t.seq, t.tag
+    ) SELECT array_agg(locked.seq), array_agg(locked.tag) INTO seqs, heads FROM locked;
+    clock := coord_clock();
+    RETURN QUERY WITH known AS MATERIALIZED (
+        SELECT e.*, earlier.seq AS earlier_seq, earlier.tag AS earlier_tag
+        FROM unnest(places, tags, kinds, cuts[:cardinality(tags)], keys) WITH ORDINALITY AS e (t, tag, kind, cut, key, i)
+        LEFT JOIN LATERAL (
+            SELECT o.seq, o.tag FROM coord_events o WHERE o.topic = topics[e.t] AND o.key = e.key AND o.key IS NOT NULL
+        ) AS earlier ON true
+    ), placed AS MATERIALIZED (
+        -- Those that were published before are kept in it: a join of the two would let
+        -- each event meet each.
+        SELECT k.*, seqs[k.t] + row_number() OVER own AS seq, COALESCE(lag(k.tag) OVER own, heads[k.t]) AS prev
+        FROM known k WINDOW own AS (PARTITION BY k.t, k.earlier_seq IS NULL ORDER BY k.i)
+    ), appended AS (
+        INSERT INTO coord_events (seq, tag, prev, at, topic, kind, key, payload)
+        SELECT f.seq, f.tag, f.prev, clock, topics[f.t], f.kind, NULLIF(f.key, ''), substring(payloads FROM f.cut FOR cuts[f.i + 1] - f.cut)
+        FROM placed f WHERE f.earlier_seq IS NULL
+    ), bumped AS (
+        UPDATE coord_topics AS t SET seq = last.seq, tag = last.tag, before = t.tag
+        FROM (SELECT DISTINCT ON (f.t) f.* FROM placed f WHERE f.earlier_seq IS NULL ORDER BY f.t, f.i DESC) AS last
+        WHERE t.topic = topics[last.t]
+    )
+    SELECT COALESCE(p.earlier_seq, p.seq), COALESCE(p.earlier_tag, p.tag) FROM placed p ORDER BY p.i;
+END $$;
+-- +goose StatementEnd
+
+-- coord_news returns the events of the transactions that a snapshot did not show and
+-- the present one does, in order per topic, behind a row whose kind is the server's
+-- start and the present snapshot. The snapshot did not show those from next on, nor
+-- those that were running. Microseconds since 1970 cost less to hand on than a time.
+-- +goose StatementBegin
+CREATE FUNCTION coord_news(next xid8, running xid8[])
+RETURNS TABLE (topic text, seq bigint, tag bigint, prev bigint, at bigint, kind text, payload bytea)
+LANGUAGE plpgsql STABLE SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+#variable_conflict use_column
+BEGIN
+    kind := extract(epoch FROM pg_postmaster_start_time()) || ':' || pg_current_snapshot();
+    RETURN NEXT;
+    -- The upper bound is for events that were restored from another server.
+    RETURN QUERY SELECT e.topic, e.seq, e.tag, e.prev, round(date_part('epoch', e.at) * 1000000)::bigint, e.kind, e.payload FROM (
+        SELECT * FROM coord_events WHERE xid >= next AND xid < pg_snapshot_xmax(pg_current_snapshot())
+        UNION ALL SELECT * FROM coord_events WHERE xid = ANY (running)
+    ) AS e ORDER BY e.topic, e.seq;
+END $$;
+-- +goose StatementEnd
 
 -- +goose Down
-DROP FUNCTION coord_enqueue, coord_claim, coord_finish, coord_next_due, coord_again;
+DROP FUNCTION coord_publish, coord_publish_once, coord_news, coord_enqueue, coord_claim, coord_finish, coord_next_due, coord_again;
 DROP TABLE coord_events, coord_topics, coord_limits, coord_tickets, coord_run_log, coord_runs, coord_tasks;
 DROP FUNCTION coord_now, coord_clock;
 DROP TYPE coord_state;

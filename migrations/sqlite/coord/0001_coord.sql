@@ -112,18 +112,21 @@ CREATE TABLE coord_topics (
     tag INTEGER NOT NULL         -- of the last event; stays when that is trimmed
 ) WITHOUT ROWID;
 
--- There is one writer at a time, so the order of ids is the order of commits.
+-- There is one writer at a time, so the order of ids is the order of commits. What
+-- may be long comes last, so that the rest is read without it.
 CREATE TABLE coord_events (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     topic TEXT NOT NULL,
     seq INTEGER NOT NULL,
     tag INTEGER NOT NULL,
-    kind TEXT NOT NULL,
-    payload BLOB NOT NULL,
+    prev INTEGER NOT NULL,       -- the tag of the event before it; 0: it is the first
     at INTEGER NOT NULL,
+    kind TEXT NOT NULL,
+    key TEXT,
+    payload BLOB NOT NULL,
     UNIQUE (topic, seq)
 );
-CREATE INDEX coord_events_age ON coord_events (at);
+CREATE UNIQUE INDEX coord_events_key ON coord_events (topic, key) WHERE key IS NOT NULL;
 
 -- +goose Down
 DROP TABLE coord_events;
