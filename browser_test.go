@@ -49,6 +49,8 @@ type tab struct {
 	tb   testing.TB
 	name string
 	ctx  context.Context //nolint:containedctx // chromedp's handle of the tab
+
+	closed func()
 }
 
 // openTab opens a tab that shares no cookies with others. Whatever its page complains about in
@@ -71,15 +73,18 @@ func openTab(browser context.Context, tb testing.TB, name, url string) *tab {
 			}
 		}
 	}()
-	tb.Cleanup(func() {
+	t := &tab{tb, name, ctx, sync.OnceFunc(func() {
 		stopWatching()
 		<-watched
 		cancel()
-	})
-	t := &tab{tb, name, ctx}
+	})}
+	tb.Cleanup(t.close)
 	t.do("open "+url, chromedp.Navigate(url))
 	return t
 }
+
+// close closes the tab, as people do who go away.
+func (t *tab) close() { t.closed() }
 
 // isComplaint tells errors and violations from the browser's own notes of requests that tests make
 // fail: answered 401, as whoever is not signed in or has just signed out with requests under way is
@@ -273,6 +278,41 @@ func TestBrowser(t *testing.T) {
 	other.seeMessage(adminName, "Back again")
 }
 
+// TestBrowserChangesEndpoints wants a page to go to another endpoint when the one it is connected to
+// fails, and to miss nothing.
+func TestBrowserChangesEndpoints(t *testing.T) {
+	t.Parallel()
+	front, a, b := newWire(t), newWire(t), newWire(t)
+	r := serve(t, "only", newDatabase(t), "--poll", "100ms", "--origin", front.url, "--endpoint", a.url+","+b.url)
+	for _, w := range []*wire{front, a, b} {
+		w.lead(r)
+	}
+	ada := openTab(startBrowser(t), t, "ada", front.url+"/#setup="+tokenOf(r.setupLink()))
+	ada.fill("#setup-name", adminName)
+	ada.fill("#setup-password", password)
+	ada.click("#setup-submit")
+	ada.online()
+	ada.fill("#room-new-name", "general")
+	ada.click("#room-new-submit")
+	ada.inRoom("general")
+	program := signIn(t, r.url)
+	for i, change := range []struct{ from, to *wire }{{a, b}, {b, a}, {a, b}} {
+		eventually(t, func() string {
+			if !change.from.used() || change.to.used() {
+				return "the page is not connected to one endpoint"
+			}
+			return ""
+		})
+		change.from.cut()
+		program.say(r.url, 1, fmt.Sprintf("meanwhile %d", i))
+		ada.seeMessage(adminName, fmt.Sprintf("meanwhile %d", i))
+		ada.online()
+		change.from.mend()
+		ada.say(fmt.Sprintf("here %d", i))
+		ada.seeMessage(adminName, fmt.Sprintf("here %d", i))
+	}
+}
+
 // errand is an address that tasks call. It holds each request until it is let go.
 type errand struct {
 	*httptest.Server
@@ -312,25 +352,25 @@ func (e *errand) letGo() {
 // wire is the way from a browser to a replica, which the test can cut.
 type wire struct {
 	url   string
-	to    string
 	ended chan struct{}
 
 	mu     sync.Mutex
+	to     string
 	whole  chan struct{} // closed while it is
 	joined map[net.Conn]bool
 }
 
-func newWire(tb testing.TB, r *replica) *wire {
+// newWire makes a wire that is cut until it leads somewhere.
+func newWire(tb testing.TB) *wire {
 	tb.Helper()
 	listener, err := new(net.ListenConfig).Listen(tb.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		tb.Fatal(err)
 	}
 	w := &wire{
-		url: "http://" + listener.Addr().String(), to: strings.TrimPrefix(r.url, "http://"),
-		ended: make(chan struct{}), whole: make(chan struct{}), joined: map[net.Conn]bool{},
+		url: "http://" + listener.Addr().String(), ended: make(chan struct{}), whole: make(chan struct{}),
+		joined: map[net.Conn]bool{},
 	}
-	close(w.whole)
 	var serving sync.WaitGroup
 	serving.Go(func() {
 		for {
@@ -348,6 +388,20 @@ func newWire(tb testing.TB, r *replica) *wire {
 		serving.Wait()
 	})
 	return w
+}
+
+func (w *wire) lead(to *replica) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.to = strings.TrimPrefix(to.url, "http://")
+	close(w.whole)
+}
+
+// used reports whether anything is connected through it.
+func (w *wire) used() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.joined) > 0
 }
 
 // cut ends all connections. New ones wait.
@@ -379,7 +433,10 @@ func (w *wire) carry(browser net.Conn) {
 		case <-w.ended:
 			return
 		}
-		replica, err := new(net.Dialer).DialContext(context.Background(), "tcp", w.to)
+		w.mu.Lock()
+		to := w.to
+		w.mu.Unlock()
+		replica, err := new(net.Dialer).DialContext(context.Background(), "tcp", to)
 		if err != nil {
 			return
 		}
@@ -461,7 +518,8 @@ func TestTasksInBrowser(t *testing.T) {
 	ada.click("#room-new-submit")
 	ada.inRoom("general")
 	program := signIn(t, first.url)
-	way := newWire(t, second)
+	way := newWire(t)
+	way.lead(second)
 	other := openTab(browser, t, "the second browser", way.url)
 	other.signIn()
 	other.inRoom("general")

@@ -105,6 +105,7 @@ func TestWrongSettings(t *testing.T) {
 		{[]string{"--public-url", "http://chat.example.com"}, []string{"TANDEM_PUBLIC_URL", "must be https"}},
 		{[]string{"--public-url", "https://chat.example.com/chat"}, []string{"TANDEM_PUBLIC_URL", "without a path"}},
 		{[]string{"--origin", "https://a.example.com,b"}, []string{"TANDEM_ORIGINS", "https://chat.example.com"}},
+		{[]string{"--endpoint", "wss://a.example.com"}, []string{"TANDEM_ENDPOINTS", "https://chat.example.com"}},
 		{[]string{"--trusted-proxy", "10.0.0.0/33"}, []string{"TANDEM_TRUSTED_PROXIES", "10.0.0.0/8"}},
 		{[]string{"--http-tasks-allow", "10.0.0.0/8,intranet"}, []string{"TANDEM_HTTP_TASKS_ALLOW", "10.0.0.0/8"}},
 		{[]string{"--database-url", "mysql://root:" + secret + "@db/tandem"}, []string{"TANDEM_DATABASE_URL", driverURLForm}},
@@ -288,6 +289,12 @@ func TestUserAdd(t *testing.T) {
 	if code != 0 || stdout != "created member \"bob\"\n" || strings.Contains(stderr, "a chosen password") {
 		t.Errorf("code %d: %s%s", code, stdout, stderr)
 	}
+	code, stdout, stderr = add("", "gil", "--guest")
+	if code != 0 || !strings.HasPrefix(stdout, `created guest "gil"`) {
+		t.Errorf("code %d: %s%s", code, stdout, stderr)
+	}
+	code, stdout, stderr = add("", "hal", "--guest", "--admin")
+	checkRefusal(t, code, stdout, stderr, "--admin", "--guest")
 	for _, refused := range []string{"short\n", "\n", ""} {
 		code, stdout, stderr = add(refused, "carl", "--password-stdin")
 		if code != 1 || stdout != "" || !strings.Contains(lastLine(stderr), "password") {
@@ -367,6 +374,7 @@ var readmeCommands = map[string]string{
 	"go run -tags pg . serve --addr 127.0.0.1:8083":                            "TestClusterMessages",
 	"go run . user add ada --admin":                                            "TestUserAdd",
 	"go run ./examples/jobs":                                                   "TestJobs",
+	"go run ./examples/feed":                                                   "TestFeed",
 	"make test":                                                                "TestMain", // in which this very test runs
 }
 

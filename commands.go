@@ -93,7 +93,7 @@ func (m migrateStatusCmd) Run(e *env, c *Config) error {
 	for _, s := range all {
 		applied := "no"
 		if !s.Applied.IsZero() {
-			applied = s.Applied.Local().Format(time.DateTime)
+			applied = s.Applied.UTC().Format(time.RFC3339)
 		}
 		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\n", s.Set, s.Name, applied)
 	}
@@ -113,7 +113,8 @@ type userCmd struct {
 
 type userAddCmd struct {
 	Name          string `arg:"" help:"Name to sign in with."`
-	Admin         bool   `help:"Make it an administrator."`
+	Admin         bool   `xor:"role" help:"Make it an administrator."`
+	Guest         bool   `xor:"role" help:"Make it a guest, who sees nothing but the rooms that they are added to."`
 	PasswordStdin bool   `name:"password-stdin" help:"Read the password from standard input; otherwise one is made up and printed."`
 }
 
@@ -146,8 +147,11 @@ func (u userAddCmd) Run(e *env, c *Config) error {
 	}
 	defer cleanup()
 	role := store.Member
-	if u.Admin {
+	switch {
+	case u.Admin:
 		role = store.Admin
+	case u.Guest:
+		role = store.Guest
 	}
 	return addUser(e, accounts, u.Name, password, role)
 }

@@ -22,6 +22,7 @@ type Config struct {
 	Node            string        `name:"node" env:"TANDEM_NODE" placeholder:"NAME" help:"Name of this replica in logs and pages. Default: host name and process id."`
 	PublicURL       string        `name:"public-url" env:"TANDEM_PUBLIC_URL" placeholder:"URL" help:"Where browsers find the program, such as https://chat.example.com. Required when the address is not of this machine alone."`
 	Origins         []string      `name:"origin" env:"TANDEM_ORIGINS" placeholder:"URL" help:"Further origins that are accepted besides the public URL's."`
+	Endpoints       []string      `name:"endpoint" env:"TANDEM_ENDPOINTS" placeholder:"URL" help:"Where pages open their WebSockets, tried in this order. Default: where a page comes from."`
 	TrustedProxies  []string      `name:"trusted-proxy" env:"TANDEM_TRUSTED_PROXIES" placeholder:"CIDR" help:"Proxies whose X-Forwarded-For is believed."`
 	HTTPTasksAllow  []string      `name:"http-tasks-allow" env:"TANDEM_HTTP_TASKS_ALLOW" placeholder:"CIDR" help:"Addresses that tasks may make requests to although they are not public."`
 	MetricsToken    string        `name:"metrics-token" env:"TANDEM_METRICS_TOKEN" placeholder:"SECRET" help:"Bearer token for /metrics. Without one it answers only requests from this machine, and only when the public URL is empty or a loopback address."`
@@ -45,7 +46,7 @@ func (e *settingError) Error() string { return e.env + " " + e.reason }
 
 // settingOf are the settings behind the fields that errors of app.Config name.
 var settingOf = map[string]string{
-	"Addr": "TANDEM_ADDR", "PublicURL": "TANDEM_PUBLIC_URL", "Origins": "TANDEM_ORIGINS",
+	"Addr": "TANDEM_ADDR", "PublicURL": "TANDEM_PUBLIC_URL", "Origins": "TANDEM_ORIGINS", "Endpoints": "TANDEM_ENDPOINTS",
 	"TrustedProxies": "TANDEM_TRUSTED_PROXIES", "HTTPTasksAllow": "TANDEM_HTTP_TASKS_ALLOW", "DrainGrace": "TANDEM_DRAIN_GRACE",
 	"ShutdownTimeout": "TANDEM_SHUTDOWN_TIMEOUT",
 }
@@ -107,10 +108,15 @@ func (c *Config) logLevel() (least slog.Level, err error) {
 	return least, nil
 }
 
-// logger writes to w as TANDEM_LOG says.
+// logger writes to w as TANDEM_LOG says, with times in UTC: replicas may be in different zones.
 func (c *Config) logger(w io.Writer) *slog.Logger {
 	level, _ := c.logLevel() // checked already
-	o := &slog.HandlerOptions{Level: level}
+	o := &slog.HandlerOptions{Level: level, ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
+		if len(groups) == 0 && a.Key == slog.TimeKey {
+			a.Value = slog.TimeValue(a.Value.Time().UTC())
+		}
+		return a
+	}}
 	if strings.HasSuffix(c.Log, ",json") {
 		return slog.New(slog.NewJSONHandler(w, o))
 	}
@@ -120,7 +126,7 @@ func (c *Config) logger(w io.Writer) *slog.Logger {
 // application returns the settings of package app, checked.
 func (c *Config) application(output io.Writer) (app.Config, error) {
 	a := app.Config{
-		Addr: c.Addr, PublicURL: c.PublicURL, Origins: c.Origins, TrustedProxies: c.TrustedProxies,
+		Addr: c.Addr, PublicURL: c.PublicURL, Origins: c.Origins, Endpoints: c.Endpoints, TrustedProxies: c.TrustedProxies,
 		HTTPTasksAllow: c.HTTPTasksAllow, MetricsToken: c.MetricsToken, Node: c.Node, Version: readVersion().Version, Driver: driverName, Output: output,
 		Workers: c.Workers, Lease: c.Lease, Poll: c.Poll, DrainGrace: c.DrainGrace, ShutdownTimeout: c.ShutdownTimeout,
 	}

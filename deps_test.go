@@ -103,6 +103,10 @@ func TestPackagesKeepToTheirNeighbours(t *testing.T) {
 		{pkg: "./coord/sqlite", without: []string{
 			drivers[0], drivers[2], coord + "/coordtest", "github.com/lib/pq", "github.com/uptrace/bun/dialect/pgdialect",
 		}},
+		{
+			pkg:  "./client", // other programs link it
+			only: []string{module + "/client", coord, "github.com/gorilla/websocket", "github.com/google/uuid"}, without: append(drivers, "testing"),
+		},
 		{pkg: "./app/...", without: append(drivers, "github.com/google/wire")},
 		{pkg: "./web/...", without: append(drivers, "github.com/google/wire")},
 	} {

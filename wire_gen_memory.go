@@ -48,9 +48,11 @@ func initialize(ctx context.Context, c *Config, a app.Config, log *slog.Logger) 
 		return nil, nil, err
 	}
 	tasksService := tasks.New(store, backend, roomsService, client, log)
-	hub := app.NewHub(a, backend, service, roomsService, metrics, log)
+	presenceService := app.NewPresence(a, store, backend, metrics, log)
+	toolsService := app.NewTools(store, backend, presenceService, log)
+	hub := app.NewHub(a, backend, service, roomsService, presenceService, toolsService, metrics, log)
 	health := app.NewHealth(backend)
-	handler, err := web.New(a, service, roomsService, tasksService, hub, health, metrics, log)
+	handler, err := web.New(a, service, roomsService, tasksService, hub, presenceService, toolsService, health, metrics, log)
 	if err != nil {
 		cleanup2()
 		cleanup()
@@ -63,7 +65,7 @@ func initialize(ctx context.Context, c *Config, a app.Config, log *slog.Logger) 
 		return nil, nil, err
 	}
 	maintenance := app.NewMaintenance(a, backend, store, log)
-	server := app.NewServer(a, handler, service, health, hub, worker, maintenance, log)
+	server := app.NewServer(a, handler, service, health, hub, presenceService, toolsService, worker, maintenance, log)
 	return server, func() {
 		cleanup2()
 		cleanup()

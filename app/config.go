@@ -16,6 +16,7 @@ import (
 	"github.com/tandemhq/tandem/app/auth"
 	"github.com/tandemhq/tandem/app/hub"
 	"github.com/tandemhq/tandem/app/maintenance"
+	"github.com/tandemhq/tandem/app/presence"
 	"github.com/tandemhq/tandem/coord"
 )
 
@@ -30,6 +31,9 @@ type Config struct {
 	PublicURL string
 	// Origins are further origins that are accepted besides that of PublicURL.
 	Origins []string
+	// Endpoints are where pages open their WebSockets, such as the replicas by their own names, in
+	// the order in which they are tried. Default: where a page comes from.
+	Endpoints []string
 	// TrustedProxies are addresses or ranges (CIDR) of proxies whose
 	// X-Forwarded-For is believed. Empty: none.
 	TrustedProxies []string
@@ -62,9 +66,10 @@ type Config struct {
 	// ShutdownTimeout bounds the stop as a whole, DrainGrace included. Default 20 s.
 	ShutdownTimeout time.Duration
 
-	// Auth, Hub and Maintenance tune those parts; the zero values are good.
+	// Auth, Hub, Presence and Maintenance tune those parts; the zero values are good.
 	Auth        auth.Options
 	Hub         hub.Options
+	Presence    presence.Options
 	Maintenance maintenance.Options
 }
 
@@ -108,6 +113,11 @@ func (c *Config) Complete() error {
 	for _, origin := range c.Origins {
 		if reason := badOrigin(origin); reason != "" {
 			return invalid("Origins", "%q %s", redacted(origin), reason)
+		}
+	}
+	for _, endpoint := range c.Endpoints {
+		if reason := badOrigin(endpoint); reason != "" {
+			return invalid("Endpoints", "%q %s", redacted(endpoint), reason)
 		}
 	}
 	for _, proxy := range c.TrustedProxies {

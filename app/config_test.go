@@ -25,6 +25,7 @@ func TestConfig(t *testing.T) {
 		{Config{PublicURL: "https://chat.example.com/tandem"}, "PublicURL"},
 		{Config{PublicURL: "chat.example.com"}, "PublicURL"},
 		{Config{Origins: []string{"https://a.example", "ftp://b.example"}}, "Origins"},
+		{Config{Endpoints: []string{"https://a.example", "wss://b.example"}}, "Endpoints"},
 		{Config{TrustedProxies: []string{"10.0.0.0/8", "::1"}}, ""},
 		{Config{TrustedProxies: []string{"proxy"}}, "TrustedProxies"},
 		{Config{HTTPTasksAllow: []string{"10.0.0.0/8", "::1", "127.0.0.1"}}, ""},

@@ -14,6 +14,8 @@ import (
 	"github.com/tandemhq/tandem/app/health"
 	"github.com/tandemhq/tandem/app/hub"
 	"github.com/tandemhq/tandem/app/maintenance"
+	"github.com/tandemhq/tandem/app/presence"
+	"github.com/tandemhq/tandem/app/tools"
 	"github.com/tandemhq/tandem/coord/worker"
 )
 
@@ -24,6 +26,8 @@ type Server struct {
 	auth        *auth.Service
 	health      *health.Health
 	hub         *hub.Hub
+	presence    *presence.Service
+	tools       *tools.Service
 	worker      *worker.Worker
 	maintenance *maintenance.Maintenance
 	log         *slog.Logger
@@ -31,10 +35,12 @@ type Server struct {
 
 // NewServer returns a replica that serves the handler.
 func NewServer(
-	c Config, handler http.Handler, a *auth.Service, hl *health.Health, h *hub.Hub, w *worker.Worker,
-	m *maintenance.Maintenance, log *slog.Logger,
+	c Config, handler http.Handler, a *auth.Service, hl *health.Health, h *hub.Hub, p *presence.Service,
+	t *tools.Service, w *worker.Worker, m *maintenance.Maintenance, log *slog.Logger,
 ) *Server {
-	return &Server{config: c, handler: handler, auth: a, health: hl, hub: h, worker: w, maintenance: m, log: log}
+	return &Server{
+		config: c, handler: handler, auth: a, health: hl, hub: h, presence: p, tools: t, worker: w, maintenance: m, log: log,
+	}
 }
 
 // Run listens and serves until ctx is done, and then stops in order: the replica
@@ -56,6 +62,8 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 
 	work, stopWork := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopWork()
+	there, leave := context.WithCancel(context.WithoutCancel(ctx)) // as long as there are sockets
+	defer leave()
 	server := &http.Server{
 		Handler:           s.handler,
 		ReadHeaderTimeout: 5 * time.Second,
@@ -78,6 +86,11 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 		}
 	})
 	background.Go(func() { s.maintenance.Run(work) })
+	background.Go(func() {
+		if err := s.presence.Run(there); err != nil {
+			s.log.WarnContext(there, "the directory still has this replica, until its lease ends", "error", err)
+		}
+	})
 	background.Go(func() { s.offerSetup(work, listener.Addr()) })
 
 	var problem error
@@ -86,11 +99,11 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	case problem = <-failed:
 	}
 	s.log.InfoContext(ctx, "tandem is stopping")
-	return errors.Join(problem, s.stop(ctx, server, stopWork, &background))
+	return errors.Join(problem, s.stop(ctx, server, stopWork, leave, &background))
 }
 
 // stop ends everything within ShutdownTimeout.
-func (s *Server) stop(ctx context.Context, server *http.Server, stopWork func(), background *sync.WaitGroup) error {
+func (s *Server) stop(ctx context.Context, server *http.Server, stopWork, leave func(), background *sync.WaitGroup) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.config.ShutdownTimeout)
 	defer cancel()
 	s.health.Drain()
@@ -98,13 +111,17 @@ func (s *Server) stop(ctx context.Context, server *http.Server, stopWork func(),
 		time.Sleep(s.config.DrainGrace)
 	}
 	stopWork()
+	s.tools.Drain()
 	// The hub closes its sockets while requests that are under way end; each has
 	// some of the time left for what must be cut off.
 	soft, cancelSoft := context.WithTimeout(ctx, (s.config.ShutdownTimeout-s.config.DrainGrace)*3/4)
 	defer cancelSoft()
 	var hubErr, serverErr error
 	var stopping sync.WaitGroup
-	stopping.Go(func() { hubErr = s.hub.Drain(soft) })
+	stopping.Go(func() {
+		defer leave()
+		hubErr = s.hub.Drain(soft)
+	})
 	stopping.Go(func() {
 		if serverErr = server.Shutdown(soft); serverErr != nil {
 			serverErr = errors.Join(fmt.Errorf("requests did not end in time: %w", serverErr), server.Close())

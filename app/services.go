@@ -1,6 +1,8 @@
 package app
 
 import (
+	"context"
+	"errors"
 	"log/slog"
 	"time"
 
@@ -10,9 +12,11 @@ import (
 	"github.com/tandemhq/tandem/app/maintenance"
 	"github.com/tandemhq/tandem/app/metrics"
 	"github.com/tandemhq/tandem/app/outbound"
+	"github.com/tandemhq/tandem/app/presence"
 	"github.com/tandemhq/tandem/app/rooms"
 	"github.com/tandemhq/tandem/app/store"
 	"github.com/tandemhq/tandem/app/tasks"
+	"github.com/tandemhq/tandem/app/tools"
 	"github.com/tandemhq/tandem/coord"
 	"github.com/tandemhq/tandem/coord/worker"
 )
@@ -31,13 +35,36 @@ func NewAuth(c Config, st *store.Store, backend coord.Backend, log *slog.Logger)
 	return auth.New(st, backend, c.Auth, log)
 }
 
-// NewHub returns the WebSockets of this replica. [Server.Run] drains it.
+// NewPresence returns who is connected. [Server.Run] runs it.
+func NewPresence(
+	c Config, st *store.Store, backend coord.Backend, m *metrics.Metrics, log *slog.Logger,
+) *presence.Service {
+	o := c.Presence
+	o.Node, o.Version = c.Node, c.Version
+	return presence.New(st, backend, m, o, log)
+}
+
+// NewTools returns the calls of tools in people's browsers. [Server.Run] drains it.
+func NewTools(st *store.Store, backend coord.Backend, p *presence.Service, log *slog.Logger) *tools.Service {
+	t := tools.New(st, backend, p)
+	p.OnGone(func(ctx context.Context, user int64, connection string) {
+		if err := t.ConnectionGone(ctx, user, connection); err != nil && !errors.Is(err, coord.ErrUnavailable) {
+			log.WarnContext(ctx, "calls of a connection that is gone stay open until their deadline", "error", err)
+		}
+	})
+	return t
+}
+
+// NewHub returns the connections of this replica. [Server.Run] drains it.
 func NewHub(
-	c Config, backend coord.Backend, a *auth.Service, r *rooms.Service, m *metrics.Metrics, log *slog.Logger,
+	c Config, backend coord.Backend, a *auth.Service, r *rooms.Service, p *presence.Service, t *tools.Service,
+	m *metrics.Metrics, log *slog.Logger,
 ) *hub.Hub {
 	o := c.Hub
 	o.Node, o.CheckOrigin = c.Node, c.OriginAllowed
-	return hub.New(backend, a, r, m, o, log)
+	h := hub.New(backend, hub.Services{Sessions: a, Rooms: r, Presence: p, Tools: t}, m, o, log)
+	p.OnReplaced(func(_ int64, connection string) { h.CloseReplaced(connection) })
+	return h
 }
 
 // NewOutbound returns the client that makes the requests of tasks.

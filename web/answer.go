@@ -13,8 +13,10 @@ import (
 
 	"github.com/tandemhq/tandem/app/auth"
 	"github.com/tandemhq/tandem/app/hub"
+	"github.com/tandemhq/tandem/app/rooms"
 	"github.com/tandemhq/tandem/app/store"
 	"github.com/tandemhq/tandem/app/tasks"
+	"github.com/tandemhq/tandem/app/tools"
 	"github.com/tandemhq/tandem/app/webhook"
 	"github.com/tandemhq/tandem/coord"
 )
@@ -109,8 +111,11 @@ func problemOf(err error) problem {
 	}
 	if reason, ok := errors.AsType[*store.ReasonError](err); ok {
 		status := http.StatusConflict
-		if errors.Is(reason, coord.ErrNotFound) {
+		switch {
+		case errors.Is(reason, coord.ErrNotFound):
 			status = http.StatusNotFound
+		case errors.Is(reason, rooms.ErrForbidden):
+			status = http.StatusForbidden
 		}
 		return problem{Status: status, Detail: reason.Reason, Field: reason.Field}
 	}
@@ -141,6 +146,7 @@ func problemOf(err error) problem {
 		{hub.ErrTicket, http.StatusUnauthorized},
 		{auth.ErrSetupToken, http.StatusForbidden},
 		{tasks.ErrAdminOnly, http.StatusForbidden},
+		{tools.ErrForbidden, http.StatusForbidden},
 		{hub.ErrDraining, http.StatusServiceUnavailable},
 		{hub.ErrFull, http.StatusServiceUnavailable},
 	} {

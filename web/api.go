@@ -68,8 +68,9 @@ func param(r *http.Request, name string) string {
 	return httprouter.ParamsFromContext(r.Context()).ByName(name)
 }
 
-func roomID(r *http.Request) (int64, error) {
-	id, err := strconv.ParseInt(param(r, "id"), 10, 64)
+// pathID is an id in the path.
+func pathID(r *http.Request, name string) (int64, error) {
+	id, err := strconv.ParseInt(param(r, name), 10, 64)
 	if err != nil {
 		return 0, coord.ErrNotFound
 	}
@@ -101,9 +102,10 @@ func (h *handler) postSetup(w http.ResponseWriter, r *http.Request) (int, any, e
 func (h *handler) getMe(_ http.ResponseWriter, r *http.Request) (int, any, error) {
 	return http.StatusOK, struct {
 		userAnswer
-		Node   string `json:"node"`
-		Driver string `json:"driver"`
-	}{userAnswer{sessionOf(r).User}, h.config.Node, h.config.Driver}, nil
+		Node      string   `json:"node"`
+		Driver    string   `json:"driver"`
+		Endpoints []string `json:"endpoints"` // for WebSockets; none: where the page comes from
+	}{userAnswer{sessionOf(r).User}, h.config.Node, h.config.Driver, orEmpty(h.config.Endpoints)}, nil
 }
 
 func (h *handler) postSession(w http.ResponseWriter, r *http.Request) (int, any, error) {
@@ -145,41 +147,6 @@ func (h *handler) signOut(r *http.Request, s store.Session) error {
 	return nil
 }
 
-func (h *handler) getRooms(_ http.ResponseWriter, r *http.Request) (int, any, error) {
-	list, err := h.rooms.List(r.Context())
-	return http.StatusOK, map[string]any{"rooms": orEmpty(list)}, err
-}
-
-func (h *handler) postRooms(_ http.ResponseWriter, r *http.Request) (int, any, error) {
-	var body struct{ Name string }
-	if err := readJSON(r, &body); err != nil {
-		return 0, nil, err
-	}
-	room, err := h.rooms.Create(r.Context(), sessionOf(r).User, body.Name)
-	return http.StatusCreated, map[string]any{"room": room}, err
-}
-
-func (h *handler) getMessages(_ http.ResponseWriter, r *http.Request) (int, any, error) {
-	id, err := roomID(r)
-	if err != nil {
-		return 0, nil, err
-	}
-	before, err := number(r, "before")
-	if err != nil {
-		return 0, nil, err
-	}
-	limit, err := number(r, "limit")
-	if err != nil {
-		return 0, nil, err
-	}
-	page, err := h.rooms.Messages(r.Context(), id, before, int(min(limit, maxBody)))
-	return http.StatusOK, struct {
-		Messages []store.Message `json:"messages"`
-		Position coord.Position  `json:"position"`
-		More     bool            `json:"more"`
-	}{orEmpty(page.Messages), page.Position, page.More}, err
-}
-
 // number reads a query parameter that is a positive number; 0 when it is absent.
 func number(r *http.Request, name string) (int64, error) {
 	text := r.URL.Query().Get(name)
@@ -191,26 +158,6 @@ func number(r *http.Request, name string) (int64, error) {
 		return 0, &coord.InvalidError{Field: name, Reason: "must be a positive number"}
 	}
 	return n, nil
-}
-
-func (h *handler) postMessages(_ http.ResponseWriter, r *http.Request) (int, any, error) {
-	id, err := roomID(r)
-	if err != nil {
-		return 0, nil, err
-	}
-	var body struct {
-		ClientID string `json:"client_id"`
-		Text     string `json:"text"`
-	}
-	if err := readJSON(r, &body); err != nil {
-		return 0, nil, err
-	}
-	m, created, err := h.rooms.Post(r.Context(), sessionOf(r).User, id, body.ClientID, body.Text)
-	status := http.StatusOK
-	if created {
-		status = http.StatusCreated
-	}
-	return status, map[string]any{"message": m}, err
 }
 
 func (h *handler) postTickets(_ http.ResponseWriter, r *http.Request) (int, any, error) {

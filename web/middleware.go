@@ -12,14 +12,26 @@ import (
 	"github.com/tandemhq/tandem/app/tasks"
 )
 
-const contentPolicy = "default-src 'self'; img-src 'self' data: blob:; object-src 'none'; base-uri 'none'; " +
-	"form-action 'self'; frame-ancestors 'none'"
+// contentPolicy lets a page load from here alone, and open WebSockets to the endpoints.
+func contentPolicy(endpoints []string) string {
+	const policy = "default-src 'self'; img-src 'self' data: blob:; object-src 'none'; base-uri 'none'; " +
+		"form-action 'self'; frame-ancestors 'none'"
+	if len(endpoints) == 0 {
+		return policy
+	}
+	connect := []string{"; connect-src 'self'"}
+	for _, endpoint := range endpoints {
+		connect = append(connect, "ws"+strings.TrimPrefix(endpoint, "http"))
+	}
+	return policy + strings.Join(connect, " ")
+}
 
 // headers sets what every answer has.
 func (h *handler) headers(next http.Handler) http.Handler {
+	policy := contentPolicy(h.config.Endpoints)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		header := w.Header()
-		header.Set("Content-Security-Policy", contentPolicy)
+		header.Set("Content-Security-Policy", policy)
 		header.Set("X-Content-Type-Options", "nosniff")
 		header.Set("Referrer-Policy", "no-referrer")
 		header.Set("Cross-Origin-Opener-Policy", "same-origin")

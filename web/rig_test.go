@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"maps"
@@ -50,9 +51,17 @@ type database struct {
 	rows  *bun.DB
 	coord *memory.Store
 	ahead atomic.Int64 // of the machine's clock
+	gets  atomic.Int64 // how often a call was looked at
 }
 
 func (d *database) now() time.Time { return time.Now().Add(time.Duration(d.ahead.Load())) }
+
+// Observe hears of each operation.
+func (d *database) Observe(_ context.Context, o coord.Observation) {
+	if o.Op == "calls.get" {
+		d.gets.Add(1)
+	}
+}
 
 // advance puts the clock forward.
 func (d *database) advance(by time.Duration) { d.ahead.Add(int64(by)) }
@@ -69,7 +78,7 @@ func newDatabase(t *testing.T) *database {
 		t.Fatal(err)
 	}
 	d := &database{rows: bun.NewDB(rows, sqlitedialect.New())}
-	d.coord = memory.NewStore(memory.Options{Now: d.now})
+	d.coord = memory.NewStore(memory.Options{Now: d.now, Options: coord.Options{Observer: d}})
 	return d
 }
 
@@ -132,16 +141,18 @@ func startLogged(t *testing.T, db *database, configure func(*app.Config), log *s
 		t.Fatal(err)
 	}
 	ts := tasks.New(st, backend, r, calls, log)
-	h := app.NewHub(c, backend, a, r, m, log)
+	p := app.NewPresence(c, st, backend, m, log)
+	tl := app.NewTools(st, backend, p, log)
+	h := app.NewHub(c, backend, a, r, p, tl, m, log)
 	w, err := app.NewWorker(c, ts, log)
 	if err != nil {
 		t.Fatal(err)
 	}
-	handler, err := web.New(c, a, r, ts, h, hl, m, log)
+	handler, err := web.New(c, a, r, ts, h, p, tl, hl, m, log)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := app.NewServer(c, handler, a, hl, h, w, app.NewMaintenance(c, backend, st, log), log)
+	s := app.NewServer(c, handler, a, hl, h, p, tl, w, app.NewMaintenance(c, backend, st, log), log)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -273,6 +284,13 @@ type socket struct {
 	t       *testing.T
 	ws      *websocket.Conn
 	waiting []body
+	lastID  int
+}
+
+// id returns a fresh id for a frame.
+func (s *socket) id() string {
+	s.lastID++
+	return fmt.Sprint(s.lastID)
 }
 
 // handshake opens a socket with a ticket and an origin, or returns the answer.
@@ -334,6 +352,9 @@ func (s *socket) next() (body, error) {
 		if err != nil {
 			return nil, err
 		}
+		if err := documented(message); err != nil {
+			return nil, err
+		}
 		if message[0] != '[' {
 			message = append(append([]byte("["), message...), ']')
 		}
@@ -377,7 +398,7 @@ func (s *socket) expectClose(code int) {
 // subscribe subscribes to a topic from a position and returns where it starts.
 func (s *socket) subscribe(topic, from string) string {
 	s.t.Helper()
-	s.send(body{"type": "subscribe", "id": "sub", "topics": body{topic: from}})
+	s.send(body{"type": "subscribe", "id": s.id(), "topics": body{topic: from}})
 	return s.expect("ack")["positions"].(body)[topic].(string)
 }
 

@@ -262,9 +262,9 @@ func TestSubscriptions(t *testing.T) {
 	s := c.connect()
 	refused := func(code string, frame body) {
 		t.Helper()
-		frame["id"] = "x"
+		frame["id"] = s.id()
 		s.send(frame)
-		if got := s.expect("error"); got["code"] != code || got["id"] != "x" {
+		if got := s.expect("error"); got["code"] != code || got["id"] != frame["id"] {
 			t.Errorf("%v: got %v, want %s", frame, got, code)
 		}
 	}
@@ -280,8 +280,8 @@ func TestSubscriptions(t *testing.T) {
 	refused("not_found", body{"type": "send", "room": 999, "client_id": "x", "text": "x"})
 	refused("invalid", body{"type": "send", "room": id, "client_id": "x", "text": ""})
 	for _, forged := range []body{
-		{"type": "send", "id": "x", "room": id, "client_id": "x", "text": "x", "user_id": 7},
-		{"type": "send", "id": "x", "room": id, "client_id": "x", "text": "x", "target": "all"},
+		{"type": "send", "id": "x1", "room": id, "client_id": "x", "text": "x", "user_id": 7},
+		{"type": "send", "id": "x2", "room": id, "client_id": "x", "text": "x", "target": "all"},
 		{"type": "ping", "id": "x", "connection": "other"},
 	} {
 		s.send(forged)
@@ -307,8 +307,8 @@ func TestSubscriptions(t *testing.T) {
 
 	// Frames in an array are answered one by one.
 	if err := s.ws.WriteJSON([]body{
-		{"type": "send", "id": "1", "room": id, "client_id": "a", "text": "unheard"},
-		{"type": "send", "id": "2", "room": other, "client_id": "b", "text": "heard"},
+		{"type": "send", "id": "a1", "room": id, "client_id": "a", "text": "unheard"},
+		{"type": "send", "id": "a2", "room": other, "client_id": "b", "text": "heard"},
 		{"type": "ping", "id": "3"},
 	}); err != nil {
 		t.Fatal(err)

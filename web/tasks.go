@@ -58,7 +58,7 @@ func (h *handler) putTask(_ http.ResponseWriter, r *http.Request) (int, any, err
 }
 
 func (h *handler) deleteTask(_ http.ResponseWriter, r *http.Request) (int, any, error) {
-	return http.StatusNoContent, nil, h.tasks.Delete(r.Context(), param(r, "name"))
+	return http.StatusNoContent, nil, h.tasks.Delete(r.Context(), userOf(r), param(r, "name"))
 }
 
 func (h *handler) pauseTask(paused bool) endpoint {
@@ -75,7 +75,7 @@ type runAnswer struct {
 func (h *handler) runTask(_ http.ResponseWriter, r *http.Request) (int, any, error) {
 	// Browsers say so of what a page does, and nothing else does.
 	page := r.Header.Get("Sec-Fetch-Site") == "same-origin"
-	run, err := h.tasks.RunNow(r.Context(), param(r, "name"), r.Header.Get("Idempotency-Key"), page)
+	run, err := h.tasks.RunNow(r.Context(), userOf(r), param(r, "name"), r.Header.Get("Idempotency-Key"), page)
 	return http.StatusAccepted, runAnswer{run}, err
 }
 
@@ -90,7 +90,7 @@ func (h *handler) getRuns(_ http.ResponseWriter, r *http.Request) (int, any, err
 		return 0, nil, err
 	}
 	query := r.URL.Query()
-	list, more, err := h.tasks.Runs(r.Context(), tasks.RunsFilter{
+	list, more, err := h.tasks.Runs(r.Context(), userOf(r), tasks.RunsFilter{
 		Task: param(r, "name"), Kind: query.Get("kind"), State: coord.State(query.Get("state")),
 		Before: coord.RunID(before), Limit: int(min(limit, maxBody)),
 	})
@@ -113,7 +113,7 @@ func (h *handler) getRun(_ http.ResponseWriter, r *http.Request) (int, any, erro
 	if err != nil {
 		return 0, nil, err
 	}
-	run, err := h.tasks.Run(r.Context(), id)
+	run, err := h.tasks.Run(r.Context(), userOf(r), id)
 	return http.StatusOK, runAnswer{run}, err
 }
 
@@ -128,7 +128,7 @@ func (h *handler) getLog(_ http.ResponseWriter, r *http.Request) (int, any, erro
 			return 0, nil, err
 		}
 	}
-	lines, more, err := h.tasks.Log(r.Context(), id, int(min(after, coord.MaxLogLines)))
+	lines, more, err := h.tasks.Log(r.Context(), userOf(r), id, int(min(after, coord.MaxLogLines)))
 	return http.StatusOK, struct {
 		Lines []tasks.Line `json:"lines"`
 		More  bool         `json:"more"`
@@ -140,7 +140,7 @@ func (h *handler) cancelRun(_ http.ResponseWriter, r *http.Request) (int, any, e
 	if err != nil {
 		return 0, nil, err
 	}
-	run, err := h.tasks.Cancel(r.Context(), id)
+	run, err := h.tasks.Cancel(r.Context(), userOf(r), id)
 	return http.StatusAccepted, runAnswer{run}, err
 }
 

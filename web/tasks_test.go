@@ -54,7 +54,8 @@ func TestTaskAndRunInJSON(t *testing.T) {
 		"name": "call", "kind": "http", "room_id": id, "http": body{"url": "https://example.com"}, "schedule": "@daily",
 	}, 201)["task"].(body)
 	wantKeys(t, made, "name", "kind", "room_id", "room", "text", "http", "report", "schedule", "zone", "description", "next_at",
-		"overlap", "misfire", "misfire_cap", "retry", "timeout_s", "priority", "concurrency", "at_most_once", "paused", "version", "webhook")
+		"overlap", "misfire", "misfire_cap", "retry", "timeout_s", "priority", "concurrency", "at_most_once", "paused", "version", "webhook",
+		"topic")
 	wantKeys(t, made["retry"].(body), "max_attempts", "backoff_s", "max_backoff_s")
 	wantKeys(t, made["concurrency"].(body), "key", "limit")
 	if got := c.call("GET", "/api/v1/tasks/call", nil, 200)["task"].(body); got["report"] != "failures" || got["version"] != 1.0 {
@@ -508,7 +509,7 @@ func TestTopicsOfRuns(t *testing.T) {
 		t.Errorf("starts at %q", at)
 	}
 	for _, topic := range []string{"runs:", "runs:a/b", "runs", "runs:" + strings.Repeat("x", 101)} {
-		s.send(body{"type": "subscribe", "id": "1", "topics": body{topic: "head"}})
+		s.send(body{"type": "subscribe", "id": s.id(), "topics": body{topic: "head"}})
 		if got := s.expect("error"); got["code"] != "forbidden" {
 			t.Errorf("%s: got %v", topic, got)
 		}

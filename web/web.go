@@ -17,26 +17,31 @@ import (
 	"github.com/tandemhq/tandem/app/health"
 	"github.com/tandemhq/tandem/app/hub"
 	"github.com/tandemhq/tandem/app/metrics"
+	"github.com/tandemhq/tandem/app/presence"
 	"github.com/tandemhq/tandem/app/rooms"
 	"github.com/tandemhq/tandem/app/tasks"
+	"github.com/tandemhq/tandem/app/tools"
 )
 
 // handler is what serves the routes.
 type handler struct {
-	config  app.Config
-	auth    *auth.Service
-	rooms   *rooms.Service
-	tasks   *tasks.Service
-	hub     *hub.Hub
-	health  *health.Health
-	metrics *metrics.Metrics
-	clients *clients
-	log     *slog.Logger
+	config   app.Config
+	auth     *auth.Service
+	rooms    *rooms.Service
+	tasks    *tasks.Service
+	hub      *hub.Hub
+	presence *presence.Service
+	tools    *tools.Service
+	health   *health.Health
+	metrics  *metrics.Metrics
+	clients  *clients
+	log      *slog.Logger
 }
 
 // New returns the handler of everything that is served.
 func New(
-	c app.Config, a *auth.Service, r *rooms.Service, t *tasks.Service, h *hub.Hub, hl *health.Health,
+	c app.Config, a *auth.Service, r *rooms.Service, t *tasks.Service, h *hub.Hub, p *presence.Service,
+	tl *tools.Service, hl *health.Health,
 	m *metrics.Metrics, log *slog.Logger,
 ) (http.Handler, error) {
 	known, err := newClients(c.TrustedProxies)
@@ -54,7 +59,7 @@ func New(
 		}
 	}
 	hd := &handler{
-		config: c, auth: a, rooms: r, tasks: t, hub: h, health: hl, metrics: m, clients: known, log: log,
+		config: c, auth: a, rooms: r, tasks: t, hub: h, presence: p, tools: tl, health: hl, metrics: m, clients: known, log: log,
 	}
 	crossOrigin.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		writeProblem(w, problem{Status: http.StatusForbidden, Detail: "the request comes from a page of another site"})
@@ -85,8 +90,21 @@ func (h *handler) routes(static *static) http.Handler {
 	api("DELETE", "/session", noBody, h.deleteSession)
 	api("GET", "/rooms", noBody, h.signedIn(h.getRooms))
 	api("POST", "/rooms", maxBody, h.signedIn(h.postRooms))
-	api("GET", "/rooms/:id/messages", noBody, h.signedIn(h.getMessages))
-	api("POST", "/rooms/:id/messages", maxBody, h.signedIn(h.postMessages))
+	api("GET", "/rooms/:id", noBody, h.signedIn(inRoom(h.getRoom)))
+	api("PATCH", "/rooms/:id", authBody, h.signedIn(inRoom(h.patchRoom)))
+	api("GET", "/rooms/:id/members", noBody, h.signedIn(inRoom(h.getMembers)))
+	api("PUT", "/rooms/:id/members/:user", authBody, h.signedIn(inRoom(h.putMember)))
+	api("DELETE", "/rooms/:id/members/:user", noBody, h.signedIn(inRoom(h.deleteMember)))
+	api("POST", "/rooms/:id/read", authBody, h.signedIn(inRoom(h.postRead)))
+	api("GET", "/rooms/:id/messages", noBody, h.signedIn(inRoom(h.getMessages)))
+	api("POST", "/rooms/:id/messages", maxBody, h.signedIn(inRoom(h.postMessages)))
+	api("PATCH", "/rooms/:id/messages/:message", maxBody, h.signedIn(inRoom(h.patchMessage)))
+	api("DELETE", "/rooms/:id/messages/:message", noBody, h.signedIn(inRoom(h.deleteMessage)))
+	api("GET", "/users", noBody, h.signedIn(h.getUsers))
+	api("GET", "/presence", noBody, h.signedIn(h.getPresence))
+	api("POST", "/users/:id/tools", maxBody, h.signedIn(h.postTools))
+	api("GET", "/calls/:id", noBody, h.signedIn(h.getCall))
+	api("POST", "/calls/:id/cancel", authBody, h.signedIn(h.cancelCall))
 	api("POST", "/ws-tickets", authBody, h.signedIn(h.postTickets))
 	api("GET", "/tasks", noBody, h.signedIn(h.getTasks))
 	api("POST", "/tasks", maxBody, h.signedIn(h.postTasks))
@@ -107,6 +125,7 @@ func (h *handler) routes(static *static) http.Handler {
 
 	r.Handler("POST", tasks.WebhookPath+":name", h.api(hookBody, h.postHook))
 	r.HandlerFunc("GET", "/ws", h.serveSocket)
+	r.HandlerFunc("GET", "/api/v1/events", h.serveEvents)
 	get("/healthz/live", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		writeJSON(w, http.StatusOK, map[string]string{"status": "live"})
 	}))
@@ -134,13 +153,6 @@ func (h *handler) routes(static *static) http.Handler {
 		writeProblem(w, problem{Status: http.StatusInternalServerError})
 	}
 	return r
-}
-
-// serveSocket serves the WebSocket until it ends.
-func (h *handler) serveSocket(w http.ResponseWriter, r *http.Request) {
-	if err := h.hub.Serve(w, r); err != nil {
-		h.fail(w, r, err)
-	}
 }
 
 func (h *handler) ready(w http.ResponseWriter, r *http.Request) {

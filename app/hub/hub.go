@@ -1,20 +1,30 @@
-// Package hub holds the WebSockets of this replica.
+// Package hub holds the clients that are connected to this replica, by WebSockets
+// and by event streams, and lets them have what is published in their topics.
 //
-// Each socket has a stream of its own, on which it gets the events of its
-// topics, from the position that the client gave. What the socket can't take
-// yet stays in the store: a client that is slow costs a bounded amount of
-// memory, keeps nobody waiting, and is closed when it takes nothing for a while.
+// The replica has one stream of events. Each event is encoded once and handed to
+// those who follow its topic; who does not follow it costs nothing. A client that comes
+// back gets what it missed from a history that those who missed the same share. A
+// client that is slow costs a bounded amount of memory, keeps nobody waiting, and is
+// closed when it takes nothing for a while.
+//
+// A topic is read by whom it is for, and a removal is an event of the topic itself, in
+// order with the others: nothing behind it reaches who was removed.
 package hub
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gorilla/websocket"
@@ -22,8 +32,11 @@ import (
 
 	"github.com/tandemhq/tandem/app/auth"
 	"github.com/tandemhq/tandem/app/metrics"
+	"github.com/tandemhq/tandem/app/presence"
 	"github.com/tandemhq/tandem/app/rooms"
 	"github.com/tandemhq/tandem/app/store"
+	"github.com/tandemhq/tandem/app/tasks"
+	"github.com/tandemhq/tandem/app/tools"
 	"github.com/tandemhq/tandem/coord"
 )
 
@@ -36,13 +49,17 @@ const (
 	TicketPurpose = "ws"
 )
 
-// drainGap is the longest time between two sockets that are closed on drain.
-const drainGap = 20 * time.Millisecond
+const (
+	drainGap   = 20 * time.Millisecond  // the longest time between two connections that are closed on drain
+	watchEvery = 250 * time.Millisecond // at most, how often the hub looks at its connections
+	askers     = 16                     // how many rights to read are looked up again at a time
+)
 
 // The close codes.
 const (
 	CloseUnauthorised = 4001 // the session has ended
 	CloseSlow         = 4008 // the client took nothing for too long; it may resume
+	CloseReplaced     = 4009 // another connection has taken this one's place
 	closePolicy       = melody.ClosePolicyViolation
 	closeRestart      = melody.CloseServiceRestart
 	closeUnsupported  = melody.CloseUnsupportedData
@@ -55,7 +72,7 @@ var (
 	ErrTicket = errors.New("the ticket is not valid")
 	// ErrDraining means that this replica is stopping.
 	ErrDraining = errors.New("this replica is stopping")
-	// ErrFull means that this replica has as many sockets as it may.
+	// ErrFull means that this replica has as many connections as it may.
 	ErrFull = errors.New("this replica has as many connections as it may")
 )
 
@@ -67,18 +84,54 @@ type HandshakeError struct {
 
 func (e *HandshakeError) Error() string { return e.Reason }
 
+// Sessions knows who is signed in; see [auth.Service].
+type Sessions interface {
+	Session(ctx context.Context, id int64) (store.Session, error)
+}
+
+// Rooms is what people do in rooms; see [rooms.Service].
+type Rooms interface {
+	MayRead(ctx context.Context, by store.User, rooms ...int64) error
+	Post(ctx context.Context, by store.User, room int64, clientID, text string) (store.Message, bool, error)
+	Typing(ctx context.Context, by store.User, room int64) error
+	MarkRead(ctx context.Context, by store.User, room, message int64) error
+}
+
+// Presence knows who is connected; see [presence.Service].
+type Presence interface {
+	Connected(ctx context.Context, user int64, connection string) (release func(context.Context), err error)
+	SetState(ctx context.Context, user int64, connection, state string) error
+}
+
+// Tools takes the answers of tool calls; see [tools.Service].
+type Tools interface {
+	Answer(
+		ctx context.Context, user int64, connection string, call coord.CallID, result json.RawMessage, errorText string,
+	) error
+	ConnectionGone(ctx context.Context, user int64, connection string) error
+}
+
+// Services are what a hub needs of the rest of the application.
+type Services struct {
+	Sessions Sessions
+	Rooms    Rooms
+	Presence Presence // nil: nobody asks who is connected
+	Tools    Tools    // nil: there are no tools
+}
+
 // Options configure a [Hub]. Zero fields have the defaults named.
 type Options struct {
 	Node           string                   // of this replica, for people to read
 	CheckOrigin    func(*http.Request) bool // nil: only requests without Origin
 	FrameBytes     int64                    // of a message from a client; default 64 KiB
-	Topics         int                      // per socket; default 100
+	Topics         int                      // per connection; default 100
 	Connections    int                      // of this replica; default 20000
-	QueueBytes     int                      // that wait for a socket; default 256 KiB
+	QueueBytes     int                      // that wait for a client, about; default 1 MiB
+	HistoryBytes   int                      // that are kept for those who come back; default 32 MiB
 	SlowAfter      time.Duration            // for a client to take one message; default 10 s
 	PingEvery      time.Duration            // default 25 s; silence of twice that and 10 s more ends a socket
 	Recheck        time.Duration            // how often a session is looked up again; default 5 min
-	DrainWindow    time.Duration            // over which sockets are closed on drain; default 5 s
+	DrainWindow    time.Duration            // over which connections are closed on drain; default 5 s
 	FrameRate      coord.Limit              // per socket, beyond it is closed; default 50/s, burst 200
 	SendRate       coord.Limit              // of messages per socket; default 10/s, burst 30
 	RequestTimeout time.Duration            // for one frame of a client; default 10 s
@@ -90,7 +143,8 @@ func (o *Options) complete() {
 	def(o.FrameBytes == 0, &o.FrameBytes, 64<<10)
 	def(o.Topics == 0, &o.Topics, 100)
 	def(o.Connections == 0, &o.Connections, 20_000)
-	def(o.QueueBytes == 0, &o.QueueBytes, 256<<10)
+	def(o.QueueBytes == 0, &o.QueueBytes, 1<<20)
+	def(o.HistoryBytes == 0, &o.HistoryBytes, 32<<20)
 	def(o.SlowAfter == 0, &o.SlowAfter, 10*time.Second)
 	def(o.PingEvery == 0, &o.PingEvery, 25*time.Second)
 	def(o.Recheck == 0, &o.Recheck, 5*time.Minute)
@@ -108,35 +162,46 @@ func def[T any](unset bool, v *T, d T) {
 
 // Hub is safe for concurrent use.
 type Hub struct {
-	o       Options
-	tickets coord.Tickets
-	events  coord.Broadcaster
-	auth    *auth.Service
-	rooms   *rooms.Service
-	metrics *metrics.Metrics
-	log     *slog.Logger
-	melody  *melody.Melody
+	o        Options
+	services Services
+	tickets  coord.Tickets
+	index    *index
+	history  *history
+	messages messages
+	typing   typing
+	metrics  *metrics.Metrics
+	log      *slog.Logger
+	melody   *melody.Melody
+	clock    atomic.Int64  // a recent time, in nanoseconds
+	asking   chan struct{} // one slot for each right to read that is looked up again
+	stopped  chan struct{}
+	watching sync.WaitGroup
 
 	mu       sync.Mutex
-	conns    map[*conn]struct{}
-	sessions map[int64]map[*conn]struct{} // the index by session
+	list     []*subscriber
+	sessions map[int64]map[*subscriber]struct{}
 	draining bool
-	serving  sync.WaitGroup // one per socket
+	serving  sync.WaitGroup // one per connection
 }
 
 // New returns a hub. It is ended by [Hub.Drain].
-func New(
-	backend coord.Backend, a *auth.Service, r *rooms.Service, m *metrics.Metrics, o Options, log *slog.Logger,
-) *Hub {
+func New(backend coord.Backend, services Services, m *metrics.Metrics, o Options, log *slog.Logger) *Hub {
 	o.complete()
+	events := backend.Broadcaster()
 	h := &Hub{
-		o: o, tickets: backend.Tickets(), events: backend.Broadcaster(), auth: a, rooms: r, metrics: m, log: log,
+		o: o, services: services, tickets: backend.Tickets(), metrics: m, log: log,
 		melody:   melody.New(),
-		conns:    make(map[*conn]struct{}),
-		sessions: make(map[int64]map[*conn]struct{}),
+		history:  &history{events: events, timeout: o.RequestTimeout, most: o.HistoryBytes, metrics: m},
+		asking:   make(chan struct{}, askers),
+		stopped:  make(chan struct{}),
+		sessions: make(map[int64]map[*subscriber]struct{}),
 	}
+	h.index = newIndex(events, h.history, m, log, o.RequestTimeout)
+	h.index.personal, h.index.missed, h.index.failed = h.personal, h.missed, h.lost
+	h.clock.Store(time.Now().UnixNano())
+	h.watching.Go(h.watch)
 	h.melody.Upgrader = &websocket.Upgrader{
-		ReadBufferSize: 1024, WriteBufferSize: 1024, WriteBufferPool: &sync.Pool{},
+		ReadBufferSize: 1024, WriteBufferSize: 4096, WriteBufferPool: &sync.Pool{},
 		HandshakeTimeout: 10 * time.Second,
 		Subprotocols:     []string{Protocol}, // never echoes the ticket
 		CheckOrigin:      o.CheckOrigin,
@@ -150,7 +215,7 @@ func New(
 		PingPeriod:        o.PingEvery,
 		PongWait:          2*o.PingEvery + 10*time.Second,
 		MaxMessageSize:    o.FrameBytes,
-		MessageBufferSize: 8, // one message and one close frame are all that is ever in it
+		MessageBufferSize: 4, // one message and one close frame are all that is ever in it
 	}
 	h.melody.HandleConnect(func(s *melody.Session) { connOf(s).start(s) })
 	h.melody.HandleMessage(func(s *melody.Session, b []byte) { connOf(s).receive(b) })
@@ -166,7 +231,7 @@ func New(
 
 type connKey struct{}
 
-func connOf(s *melody.Session) *conn { return s.MustGet("conn").(*conn) }
+func connOf(s *melody.Session) *conn { return s.Keys["conn"].(*conn) } // set before the session is known to anybody
 
 // TicketOf returns the ticket that a handshake carries, or "".
 func TicketOf(r *http.Request) string {
@@ -178,10 +243,10 @@ func TicketOf(r *http.Request) string {
 	return r.URL.Query().Get("ticket")
 }
 
-// Serve redeems the ticket of a handshake, upgrades it and serves the socket
-// until it ends. An error is returned only when there was no upgrade, and then
-// nothing was written: ErrTicket, auth.ErrSignedOut, ErrDraining, ErrFull,
-// coord.ErrUnavailable, a *HandshakeError.
+// Serve redeems the ticket of a handshake and upgrades it. The socket lives on when
+// it has returned, until it ends or the hub is drained. An error is returned only when
+// there was no upgrade, and then nothing was written: ErrTicket, auth.ErrSignedOut,
+// ErrDraining, ErrFull, coord.ErrUnavailable, a *HandshakeError.
 func (h *Hub) Serve(w http.ResponseWriter, r *http.Request) error {
 	if h.isDraining() {
 		return ErrDraining // before the ticket is burnt
@@ -191,41 +256,72 @@ func (h *Hub) Serve(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	c := h.newConn(session, user)
-	if err := h.enter(c); err != nil {
+	if err := h.enter(&c.subscriber); err != nil {
 		return err
 	}
-	defer h.leave(c)
-
-	// The stream hears of a revocation from here on, and the session is checked
-	// after that, so that none can fall in between.
-	c.stream, err = h.events.Subscribe(r.Context(), map[string]coord.Position{c.own: coord.Head})
+	own, err := c.settle(r.Context())
 	if err != nil {
+		h.leave(&c.subscriber)
 		return err
 	}
-	defer c.stream.Close()
-	signedIn, err := h.auth.Session(r.Context(), session)
-	switch {
-	case err != nil:
-		return err
-	case signedIn.User.ID != user:
-		return ErrTicket
+	release := func(context.Context) {}
+	if h.services.Presence != nil {
+		if release, err = h.services.Presence.Connected(r.Context(), c.user.ID, c.id); err != nil {
+			c.unsettle(own)
+			h.leave(&c.subscriber)
+			return err
+		}
 	}
-	c.user = signedIn.User
-
-	ctx, end := context.WithCancel(context.WithoutCancel(r.Context()))
-	defer c.workers.Wait()
-	defer c.out.close()
-	defer end()
-	r = r.WithContext(context.WithValue(ctx, connKey{}, c))
-	hijack := hijackWriter{ResponseWriter: w, took: c.setNet}
-	err = h.melody.HandleRequestWithKeys(hijack, r, map[string]any{"conn": c})
-	switch {
-	case c.refused != nil:
-		return c.refused
-	case err != nil: // the client was gone during the handshake
-		h.log.DebugContext(ctx, "socket was not opened", "error", err)
+	// In a goroutine of its own, so that what the server keeps of a request, its
+	// buffers above all, is not kept as long as the socket lives.
+	ended := make(chan struct{})
+	go h.serveConn(c, own, release, ended, w, r)
+	select {
+	case <-c.started:
+	case <-ended: // there was no upgrade
+		if c.refused != nil {
+			return c.refused
+		}
 	}
 	return nil
+}
+
+// serveConn serves a socket until it has ended, and all that worked for it. It closes
+// ended in the end.
+func (h *Hub) serveConn(
+	c *conn, own *topic, release func(context.Context), ended chan<- struct{}, w http.ResponseWriter, r *http.Request,
+) {
+	defer close(ended)
+	defer h.leave(&c.subscriber)
+	ctx, end := context.WithCancel(context.WithValue(context.WithoutCancel(r.Context()), connKey{}, c))
+	h.upgrade(ctx, c, w, r)
+	end()
+	c.out.close()
+	c.leaveAll()
+	c.unsettle(own)
+	h.gone(ctx, c, release)
+}
+
+// upgrade makes a WebSocket of a request and reads it until it ends.
+func (h *Hub) upgrade(ctx context.Context, c *conn, w http.ResponseWriter, r *http.Request) {
+	defer c.guard()
+	hijack := hijackWriter{ResponseWriter: w, took: c.setNet}
+	err := h.melody.HandleRequestWithKeys(hijack, r.WithContext(ctx), map[string]any{"conn": c})
+	if err != nil && c.refused == nil { // the client was gone during the handshake
+		h.log.DebugContext(ctx, "socket was not opened", "error", err)
+	}
+}
+
+// gone tells others that a connection has ended.
+func (h *Hub) gone(ctx context.Context, c *conn, release func(context.Context)) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), h.o.RequestTimeout)
+	defer cancel()
+	release(ctx)
+	if c.called.Load() && h.services.Tools != nil {
+		if err := h.services.Tools.ConnectionGone(ctx, c.user.ID, c.id); err != nil {
+			h.log.WarnContext(ctx, "the calls of a connection that is gone were not ended", "user_id", c.user.ID, "error", err)
+		}
+	}
 }
 
 // redeem burns the ticket of a handshake and returns the session and the user
@@ -264,17 +360,122 @@ func (h *Hub) Ticket(ctx context.Context, s store.Session, origin string) (coord
 	})
 }
 
-// CloseSession closes this replica's sockets of a session that has ended.
+// CloseSession closes this replica's connections of a session that has ended.
 func (h *Hub) CloseSession(id int64) {
 	h.mu.Lock()
-	var list []*conn
-	for c := range h.sessions[id] {
-		list = append(list, c)
+	list := slices.Collect(maps.Keys(h.sessions[id]))
+	h.mu.Unlock()
+	for _, s := range list {
+		s.close(CloseUnauthorised, "signed out")
+	}
+}
+
+// CloseReplaced closes a connection, if it is one of this replica, whose place
+// another one has taken.
+func (h *Hub) CloseReplaced(connection string) {
+	h.mu.Lock()
+	i := slices.IndexFunc(h.list, func(s *subscriber) bool { return s.id == connection })
+	var s *subscriber
+	if i >= 0 {
+		s = h.list[i]
 	}
 	h.mu.Unlock()
-	for _, c := range list {
-		c.close(CloseUnauthorised, "signed out")
+	if s != nil {
+		s.close(CloseReplaced, "replaced by another connection")
 	}
+}
+
+// hidden reports whether a kind of event of a person's own topic is for the hub
+// alone.
+func hidden(kind string) bool {
+	return kind == auth.KindRevoked || kind == tools.KindCall || kind == tools.KindCancel
+}
+
+// personal acts on a hidden event of a person's own topic.
+func (h *Hub) personal(home []*subscriber, e coord.Event) {
+	if e.Kind == auth.KindRevoked {
+		var r auth.Revoked
+		if json.Unmarshal(e.Payload, &r) != nil {
+			return
+		}
+		for _, s := range home {
+			if s.session == r.Session {
+				s.close(CloseUnauthorised, "signed out")
+			}
+		}
+		return
+	}
+	envelope, ok := tools.ParseEvent(e)
+	if !ok {
+		return
+	}
+	for _, s := range home {
+		if s.id != envelope.Connection {
+			continue
+		}
+		if text, err := envelope.Frame(); err == nil {
+			s.called.Store(true)
+			s.out.put(&frame{kind: envelope.Kind, json: text})
+		}
+	}
+}
+
+// missed is told of connections that may have missed what concerns their person: the
+// end of their session, or a tool call. A new connection asks.
+func (h *Hub) missed(home []*subscriber) {
+	for _, s := range home {
+		s.close(closeRestart, "restart")
+	}
+}
+
+// lost is told that no event will come any more.
+func (h *Hub) lost() {
+	for _, s := range h.all() {
+		s.close(closeRestart, "restart")
+	}
+}
+
+// forClients checks that topics are for clients at all, and for that one.
+func (h *Hub) forClients(user store.User, topics ...string) error {
+	for _, topic := range topics {
+		if _, ok := rooms.ParseTopic(topic); ok {
+			continue
+		}
+		id, personal := parseUserTopic(topic)
+		shared := topic == rooms.ListTopic || topic == tasks.Topic || topic == presence.Topic || tasks.IsRunsTopic(topic)
+		switch {
+		case personal && id == user.ID:
+		case shared && user.Role != store.Guest:
+		default:
+			return refusal{codeForbidden, fmt.Sprintf("%q is not for you", topic)}
+		}
+	}
+	return nil
+}
+
+// mayRead checks that a user may read those topics that are rooms. Errors:
+// coord.ErrNotFound.
+func (h *Hub) mayRead(ctx context.Context, user store.User, topics ...string) error {
+	var ids []int64
+	for _, topic := range topics {
+		if id, ok := rooms.ParseTopic(topic); ok {
+			ids = append(ids, id)
+		}
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	return h.services.Rooms.MayRead(ctx, user, ids...)
+}
+
+func (h *Hub) setPresence(ctx context.Context, s *subscriber, state string) error {
+	switch {
+	case state != presence.Online && state != presence.Away:
+		return refusal{codeInvalid, fmt.Sprintf("state: must be %q or %q", presence.Online, presence.Away)}
+	case h.services.Presence == nil:
+		return nil
+	}
+	return h.services.Presence.SetState(ctx, s.user.ID, s.id, state)
 }
 
 func (h *Hub) isDraining() bool {
@@ -283,38 +484,120 @@ func (h *Hub) isDraining() bool {
 	return h.draining
 }
 
-func (h *Hub) enter(c *conn) error {
+func (h *Hub) all() []*subscriber {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.list)
+}
+
+func (h *Hub) enter(s *subscriber) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
 	case h.draining:
 		return ErrDraining
-	case len(h.conns) >= h.o.Connections:
+	case len(h.list) >= h.o.Connections:
 		return ErrFull
 	}
 	h.serving.Add(1)
-	h.conns[c] = struct{}{}
-	if h.sessions[c.session] == nil {
-		h.sessions[c.session] = make(map[*conn]struct{})
+	s.order = len(h.list)
+	h.list = append(h.list, s)
+	if h.sessions[s.session] == nil {
+		h.sessions[s.session] = make(map[*subscriber]struct{})
 	}
-	h.sessions[c.session][c] = struct{}{}
-	h.metrics.Connections.Set(float64(len(h.conns)))
+	h.sessions[s.session][s] = struct{}{}
+	h.metrics.Connections.Set(float64(len(h.list)))
 	return nil
 }
 
-func (h *Hub) leave(c *conn) {
+func (h *Hub) leave(s *subscriber) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	delete(h.conns, c)
-	if delete(h.sessions[c.session], c); len(h.sessions[c.session]) == 0 {
-		delete(h.sessions, c.session)
+	last := len(h.list) - 1
+	h.list[s.order] = h.list[last]
+	h.list[s.order].order = s.order
+	h.list[last] = nil
+	h.list = h.list[:last]
+	if delete(h.sessions[s.session], s); len(h.sessions[s.session]) == 0 {
+		delete(h.sessions, s.session)
 	}
-	h.metrics.Connections.Set(float64(len(h.conns)))
+	h.metrics.Connections.Set(float64(len(h.list)))
 	h.serving.Done()
 }
 
-// Drain accepts no further socket, tells the clients to go elsewhere, closes
-// their sockets spread over the drain window, and ends the hub. When ctx is done
+// watch closes clients that are slow, and looks sessions up again, each once in
+// Recheck, until the hub has stopped.
+func (h *Hub) watch() {
+	tick := time.NewTicker(max(min(watchEvery, h.o.SlowAfter/8, h.o.Recheck/2), time.Millisecond))
+	defer tick.Stop()
+	var rechecks sync.WaitGroup
+	defer rechecks.Wait()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	busy := make(chan struct{}, 1)
+	for {
+		select {
+		case <-h.stopped:
+			return
+		case now := <-tick.C:
+			h.clock.Store(now.UnixNano())
+			slow, due := h.look(now, len(busy) == 0)
+			for _, s := range slow {
+				s.close(CloseSlow, "slow")
+			}
+			if len(due) > 0 {
+				busy <- struct{}{}
+				rechecks.Go(func() {
+					h.recheck(ctx, due)
+					<-busy
+				})
+			}
+		}
+	}
+}
+
+// look returns the connections whose client is slow, and those whose session is to be
+// looked up again.
+func (h *Hub) look(now time.Time, recheck bool) (slow, due []*subscriber) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, s := range h.list {
+		if s.out.slow(now.UnixNano(), h.o.SlowAfter) {
+			slow = append(slow, s)
+		}
+		if recheck && !s.recheck.IsZero() && s.recheck.Before(now) {
+			h.schedule(s, now)
+			due = append(due, s)
+		}
+	}
+	return slow, due
+}
+
+// schedule says when a session is looked up again. The hub is locked.
+func (h *Hub) schedule(s *subscriber, now time.Time) {
+	s.recheck = now.Add(h.o.Recheck/2 + rand.N(h.o.Recheck))
+}
+
+// recheck closes connections whose session has ended, or whose user may do other
+// things by now.
+func (h *Hub) recheck(ctx context.Context, list []*subscriber) {
+	for _, s := range list {
+		ctx, cancel := context.WithTimeout(ctx, h.o.RequestTimeout)
+		session, err := h.services.Sessions.Session(ctx, s.session)
+		cancel()
+		switch {
+		case errors.Is(err, auth.ErrSignedOut):
+			s.close(CloseUnauthorised, "signed out")
+		case err != nil:
+			return // the store is away; they have their turn again
+		case session.User.Role != s.user.Role:
+			s.close(closeRestart, "restart")
+		}
+	}
+}
+
+// Drain accepts no further connection, tells the clients to go elsewhere, closes
+// their connections spread over the drain window, and ends the hub. When ctx is done
 // before, the rest is cut off.
 func (h *Hub) Drain(ctx context.Context) error {
 	h.mu.Lock()
@@ -323,44 +606,43 @@ func (h *Hub) Drain(ctx context.Context) error {
 		return nil
 	}
 	h.draining = true
-	list := make([]*conn, 0, len(h.conns))
-	for c := range h.conns { // in random order
-		list = append(list, c)
-	}
+	list := slices.Clone(h.list)
 	h.mu.Unlock()
+	rand.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
 
-	// A few sockets need no window: what must be bounded is reconnects per second.
+	// A few connections need no window: what must be bounded is reconnects per second.
 	gap := min(h.o.DrainWindow/time.Duration(max(1, len(list))), drainGap)
 	window := gap * time.Duration(len(list))
-	goAway := encode(reconnectFrame{Type: "reconnect", JitterMS: window.Milliseconds()})
-	for _, c := range list {
-		c.out.push(goAway)
+	goAway := reconnectFrame{JitterMS: window.Milliseconds()}.frame()
+	for _, s := range list {
+		s.out.farewell(goAway)
 	}
-	for _, c := range list {
-		c.close(closeRestart, "restart")
+	for _, s := range list {
+		s.close(closeRestart, "restart")
 		pause(ctx, gap)
 	}
 
 	gone := make(chan struct{})
 	go func() {
 		h.serving.Wait()
+		h.index.close()
 		close(gone)
 	}()
 	select {
 	case <-gone:
 	case <-ctx.Done():
-		h.mu.Lock()
-		for c := range h.conns {
-			c.abort()
+		for _, s := range h.all() {
+			s.transport.abort()
 		}
-		h.mu.Unlock()
 		pauseUntil(gone, time.Second)
 	}
+	close(h.stopped)
+	h.watching.Wait()
 	select {
 	case <-gone:
 		return h.melody.Close() // nobody is in it, so it can't hang
 	default:
-		return errors.New("hub: sockets did not end in time")
+		return errors.New("hub: connections did not end in time")
 	}
 }
 
@@ -374,4 +656,36 @@ func pauseUntil(done <-chan struct{}, d time.Duration) {
 	case <-done:
 	case <-timer.C:
 	}
+}
+
+// How often it is told that somebody is writing in a room.
+const (
+	typingEvery = 3 * time.Second
+	typingKept  = 10_000 // people in rooms
+)
+
+// typing remembers who was said to be writing where.
+type typing struct {
+	mu   sync.Mutex
+	last map[typist]time.Time
+}
+
+type typist struct{ user, room int64 }
+
+// allow reports whether it is to be told again.
+func (t *typing) allow(user, room int64) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now, who := time.Now(), typist{user, room}
+	if last, ok := t.last[who]; ok && now.Sub(last) < typingEvery {
+		return false
+	}
+	if len(t.last) >= typingKept {
+		maps.DeleteFunc(t.last, func(_ typist, at time.Time) bool { return now.Sub(at) >= typingEvery })
+	}
+	if t.last == nil || len(t.last) >= typingKept {
+		t.last = make(map[typist]time.Time)
+	}
+	t.last[who] = now
+	return true
 }

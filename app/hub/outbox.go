@@ -2,132 +2,181 @@ package hub
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
 // batchBytes is how much of what waits goes out as one message.
-const batchBytes = 128 << 10
+const batchBytes = 32 << 10
 
-// outbox is what waits for one socket. At most one message is in the hands of
-// the socket's writer at a time; frames that come meanwhile go out together.
+// fullGrace is how long a client has to take the message that is on its way when as
+// much waits for it as may.
+const fullGrace = time.Second
+
+// outbox is what waits for one client. At most one message is in the hands of the
+// writer at a time; frames that come meanwhile go out together. Nothing that is put
+// into it ever waits.
 type outbox struct {
-	limit     int           // bytes that may wait before put blocks
-	slowAfter time.Duration // how long the client may take for one message
-	write     func(message []byte)
-	onSlow    func()
+	limit int           // bytes of events that may wait
+	clock *atomic.Int64 // a recent time, in nanoseconds
+	write func(frames []*frame)
 
 	mu     sync.Mutex
-	space  *sync.Cond
-	frames [][]byte
-	unsent []byte // the frame of push, while it waits
+	frames []*frame
 	bytes  int
-	busy   bool // a message is being written, or the socket is not open yet
+	unsent *frame // that of farewell, while it waits
+	busy   bool   // a message is being written, or the client is not there yet
 	closed bool
-	slow   *time.Timer // runs while busy
+	since  int64         // when the message was given to the writer
+	full   int64         // since when as much waits as may and nothing was taken; 0: it does not
+	room   chan struct{} // closed when there is room; nil: nobody waits for it
 }
 
-func newOutbox(limit int, slowAfter time.Duration, write func([]byte), onSlow func()) *outbox {
-	o := &outbox{limit: limit, slowAfter: slowAfter, write: write, onSlow: onSlow, busy: true}
-	o.space = sync.NewCond(&o.mu)
-	return o
-}
-
-// open lets frames out, this one first.
-func (o *outbox) open(first []byte) {
+// open lets frames out, those given first.
+func (o *outbox) open(first ...*frame) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.frames = append([][]byte{first}, o.frames...)
-	o.bytes += len(first)
+	o.frames = append(first, o.frames...)
+	o.bytes += costOf(first)
 	o.busy = false
 	o.flush()
 }
 
-// put adds a frame. It waits while too much waits already, and reports false
-// when the socket is closing.
-func (o *outbox) put(frame []byte) bool {
+// put adds frames, how many there may be.
+func (o *outbox) put(frames ...*frame) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for o.bytes >= o.limit && !o.closed {
-		o.space.Wait()
-	}
-	return o.add(frame)
+	o.add(frames, costOf(frames))
 }
 
-// push is put for a small frame that can't wait, and that is to be sent even when
-// close drops what waits.
-func (o *outbox) push(frame []byte) {
+// offer adds events whose cost is given. It reports false, and adds none, when more
+// would wait than may. Some are always taken when nothing waits.
+func (o *outbox) offer(frames []*frame, cost int) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.unsent = frame
-	o.add(frame)
-}
-
-func (o *outbox) add(frame []byte) bool {
-	if o.closed {
+	if o.bytes > 0 && o.bytes+cost > o.limit && !o.closed {
+		if o.full == 0 {
+			o.full = o.clock.Load()
+		}
 		return false
 	}
-	o.frames = append(o.frames, frame)
-	o.bytes += len(frame)
-	o.flush()
+	o.add(frames, cost)
 	return true
+}
+
+// farewell is put for a frame that is to be sent even when close drops what waits.
+func (o *outbox) farewell(f *frame) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.closed {
+		o.unsent = f
+		o.add([]*frame{f}, f.cost())
+	}
+}
+
+func (o *outbox) add(frames []*frame, cost int) {
+	if o.closed || len(frames) == 0 {
+		return
+	}
+	if !o.busy && cost <= batchBytes { // and so nothing waits
+		o.unsent = nil
+		o.give(frames)
+		return
+	}
+	o.frames = append(o.frames, frames...)
+	o.bytes += cost
+	if !o.busy {
+		o.flush()
+	}
 }
 
 // sent is told that the message has been written.
 func (o *outbox) sent() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.slow != nil {
-		o.slow.Stop()
-	}
 	o.busy = false
+	o.full = 0
 	o.flush()
 }
 
-// close drops what waits and lets nothing more in. It returns the frame of push if
-// that was among it.
-func (o *outbox) close() (unsent []byte) {
+// flush gives the writer what waits, or as much of it as goes into one message.
+func (o *outbox) flush() {
+	if o.closed || len(o.frames) == 0 {
+		return
+	}
+	n, size := 0, 0
+	for n < len(o.frames) && (n == 0 || size+o.frames[n].cost() <= batchBytes) {
+		size += o.frames[n].cost()
+		n++
+	}
+	o.bytes -= size
+	o.give(o.frames[:n])
+	if n < len(o.frames) {
+		o.frames = o.frames[n:]
+	} else {
+		clear(o.frames)
+		if o.frames = o.frames[:0]; cap(o.frames) > 64 {
+			o.frames = nil
+		}
+		o.unsent = nil
+	}
+	if o.bytes <= o.limit/4 {
+		o.wake()
+	}
+}
+
+// give hands frames to the writer, which does not keep the slice.
+func (o *outbox) give(frames []*frame) {
+	o.busy = true
+	o.since = o.clock.Load()
+	o.write(frames)
+}
+
+func (o *outbox) wake() {
+	if o.room != nil {
+		close(o.room)
+		o.room = nil
+	}
+}
+
+// waitForRoom waits until little waits, so that history leaves room for what is
+// new. It reports false when the outbox is closed.
+func (o *outbox) waitForRoom() bool {
+	for {
+		o.mu.Lock()
+		if o.closed || o.bytes <= o.limit/4 {
+			defer o.mu.Unlock()
+			return !o.closed
+		}
+		if o.room == nil {
+			o.room = make(chan struct{})
+		}
+		room := o.room
+		o.mu.Unlock()
+		<-room
+	}
+}
+
+// slow reports whether the client has not taken a message for too long.
+func (o *outbox) slow(now int64, after time.Duration) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.busy || o.closed || o.since == 0 {
+		return false
+	}
+	return now-o.since > int64(after) || o.full != 0 && now-o.full > int64(min(after, fullGrace))
+}
+
+// close drops what waits and lets nothing more in. It returns the frame of farewell
+// if that was among it.
+func (o *outbox) close() (unsent *frame) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if !o.closed {
 		unsent = o.unsent
 	}
 	o.closed = true
-	o.frames, o.bytes = nil, 0
-	o.space.Broadcast()
-	if o.slow != nil {
-		o.slow.Stop()
-	}
+	o.frames, o.bytes, o.unsent = nil, 0, nil
+	o.wake()
 	return unsent
-}
-
-func (o *outbox) flush() {
-	if o.busy || o.closed || len(o.frames) == 0 {
-		return
-	}
-	n, size := 0, 0
-	for n < len(o.frames) && (n == 0 || size+len(o.frames[n]) <= batchBytes) {
-		size += len(o.frames[n])
-		n++
-	}
-	message := o.frames[0]
-	if n > 1 {
-		message = make([]byte, 0, size+n+1)
-		for i, frame := range o.frames[:n] {
-			message = append(message, "[,"[min(i, 1)])
-			message = append(message, frame...)
-		}
-		message = append(message, ']')
-	}
-	if o.frames = o.frames[n:]; len(o.frames) == 0 {
-		o.frames, o.unsent = nil, nil
-	}
-	o.bytes -= size
-	o.busy = true
-	o.space.Broadcast()
-	if o.slow == nil {
-		o.slow = time.AfterFunc(o.slowAfter, o.onSlow)
-	} else {
-		o.slow.Reset(o.slowAfter)
-	}
-	o.write(message)
 }

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/tandemhq/tandem/app/presence"
 	"github.com/tandemhq/tandem/app/store"
 	"github.com/tandemhq/tandem/app/tasks"
 	"github.com/tandemhq/tandem/coord"
@@ -18,8 +19,9 @@ import (
 // zero value has good defaults.
 type Options struct {
 	Every  time.Duration          // default 1 min, jittered by a half
-	Events []coord.EventRetention // default 7 days; of tasks and their runs the last 1000, of runs 1 day
+	Events []coord.EventRetention // default 7 days; of tasks and their runs the last 1000, of runs 1 day, of presence 1 h
 	Runs   coord.RunRetention     // default 30 days and 1000 per task
+	Calls  time.Duration          // behind their deadlines; default 1 day
 }
 
 // maxRounds bounds what one job deletes before the next has its turn.
@@ -47,15 +49,20 @@ func New(backend coord.Backend, st *store.Store, o Options, log *slog.Logger) *M
 			{Age: 7 * 24 * time.Hour},
 			{Prefix: tasks.Topic, Keep: 1000},
 			{Prefix: tasks.RunsPrefix, Age: 24 * time.Hour, Keep: 1000},
+			{Prefix: presence.Topic, Age: time.Hour, Keep: 1000},
 		}
 	}
 	if o.Runs == (coord.RunRetention{}) {
 		o.Runs = coord.RunRetention{Age: 30 * 24 * time.Hour, Keep: 1000}
 	}
+	if o.Calls == 0 {
+		o.Calls = 24 * time.Hour
+	}
 	m := &Maintenance{every: o.Every, log: log}
 	m.jobs = []job{
 		{"tickets", backend.Tickets().Reap},
 		{"limits", backend.Limiter().Reap},
+		{"calls", func(ctx context.Context) (int, error) { return backend.Calls().Reap(ctx, o.Calls) }},
 		{"sessions", st.Reap},
 		{"runs", func(ctx context.Context) (int, error) { return backend.Claimer().Prune(ctx, o.Runs) }},
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -21,12 +22,21 @@ type Metrics struct {
 	items      *prometheus.CounterVec
 	seconds    *prometheus.HistogramVec
 
-	Connections  prometheus.Gauge       // open sockets
-	Closes       *prometheus.CounterVec // sockets that the server closed, by code
-	Events       prometheus.Counter     // events written to sockets
-	Resets       prometheus.Counter     // resets written to sockets
+	Connections  prometheus.Gauge       // open sockets and event streams
+	Closes       *prometheus.CounterVec // those that the server closed, by code
+	Events       prometheus.Counter     // events handed to them
+	Resets       prometheus.Counter     // resets handed to them
+	Overflows    prometheus.Counter     // topics left for a while, for too much waited for a client
 	Frames       *prometheus.CounterVec // frames from clients, by type
+	Topics       prometheus.Gauge       // topics that are followed
+	HistoryReads prometheus.Counter     // looks at the store for clients that were behind
+	HistoryBytes prometheus.Gauge       // history that is at hand for them
 	HTTPRequests *prometheus.CounterVec // by method and status class
+
+	lag atomic.Pointer[func() int64]
+
+	DirectoryEntries prometheus.Gauge   // connections of this replica in the directory
+	DirectoryJoins   prometheus.Counter // times that it became a member of it
 }
 
 var _ coord.Observer = (*Metrics)(nil)
@@ -44,17 +54,36 @@ func New(version, driver string) *Metrics {
 			Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
 		}, []string{"op"}),
 		Connections: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "tandem_socket_connections", Help: "WebSockets that are open.",
+			Name: "tandem_socket_connections", Help: "WebSockets and event streams that are open.",
 		}),
-		Closes: counters("tandem_socket_closes_total", "WebSockets that the server closed.", "code"),
+		Closes: counters("tandem_socket_closes_total", "WebSockets and event streams that the server closed.", "code"),
 		Events: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "tandem_socket_events_total", Help: "Events handed to WebSockets.",
+			Name: "tandem_socket_events_total", Help: "Events handed to WebSockets and event streams.",
 		}),
 		Resets: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "tandem_socket_resets_total", Help: "Resets handed to WebSockets.",
+			Name: "tandem_socket_resets_total", Help: "Resets handed to WebSockets and event streams.",
+		}),
+		Overflows: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "tandem_socket_overflows_total",
+			Help: "Times that as much waited for a client as may, so that a topic was left until it had taken that.",
+		}),
+		Topics: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "tandem_socket_topics", Help: "Topics that clients of this replica follow.",
+		}),
+		HistoryReads: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "tandem_socket_history_reads_total", Help: "Looks at the store for clients that were behind.",
+		}),
+		HistoryBytes: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "tandem_socket_history_bytes", Help: "Recent events that are at hand for clients that are behind.",
 		}),
 		Frames:       counters("tandem_socket_frames_total", "Frames that clients sent.", "type"),
 		HTTPRequests: counters("tandem_http_requests_total", "HTTP requests that were answered.", "method", "status"),
+		DirectoryEntries: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "tandem_directory_entries", Help: "Connections that this replica has in the directory; of all replicas, who is connected.",
+		}),
+		DirectoryJoins: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "tandem_directory_joins_total", Help: "Times that this replica joined the directory: once, and when its lease had ended.",
+		}),
 	}
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "tandem_build_info", Help: "Always 1.",
@@ -62,13 +91,27 @@ func New(version, driver string) *Metrics {
 	})
 	info.Set(1)
 	m.registry.MustRegister(m.operations, m.items, m.seconds, m.Connections, m.Closes, m.Events, m.Resets,
-		m.Frames, m.HTTPRequests, info,
+		m.lagGauge(), m.Overflows, m.Frames, m.Topics, m.HistoryReads, m.HistoryBytes, m.HTTPRequests, m.DirectoryEntries, m.DirectoryJoins, info,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 
 func counters(name, help string, labels ...string) *prometheus.CounterVec {
 	return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+}
+
+// FollowLag makes lag the measure of how many events the replica is behind.
+func (m *Metrics) FollowLag(lag func() int64) { m.lag.Store(&lag) }
+
+func (m *Metrics) lagGauge() prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "tandem_event_lag", Help: "Events that this replica knows of and has not handed out yet.",
+	}, func() float64 {
+		if lag := m.lag.Load(); lag != nil {
+			return float64((*lag)())
+		}
+		return 0
+	})
 }
 
 // Handler serves the metrics.

@@ -20,6 +20,7 @@ func TestObserve(t *testing.T) {
 		m.Observe(t.Context(), coord.Observation{Op: "claimer.claim", Items: 3, Err: err, Took: time.Millisecond})
 	}
 	m.Observe(t.Context(), coord.Observation{Op: "claimer.claim", Err: context.Canceled})
+	m.FollowLag(func() int64 { return 7 })
 	w := httptest.NewRecorder()
 	m.Handler().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "GET", "/metrics", nil))
 	for _, line := range []string{
@@ -31,6 +32,7 @@ func TestObserve(t *testing.T) {
 		`tandem_coord_operations_total{op="claimer.claim",outcome="error"} 1`,
 		`tandem_coord_items_total{op="claimer.claim"} 3`,
 		`tandem_coord_operation_seconds_count{op="claimer.claim"} 6`,
+		`tandem_event_lag 7`,
 		`tandem_build_info{driver="memory",version="1.2"} 1`,
 	} {
 		if !strings.Contains(w.Body.String(), line+"\n") {

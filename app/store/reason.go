@@ -1,8 +1,8 @@
 package store
 
-// ReasonError gives an error of package coord a reason that people can read.
+// ReasonError gives an error a reason that people can read.
 type ReasonError struct {
-	Err    error  // what it is: coord.ErrConflict or coord.ErrNotFound
+	Err    error  // what it is: coord.ErrConflict, coord.ErrNotFound, or forbidden
 	Field  string // of the request, when one is to blame
 	Reason string
 }

@@ -18,6 +18,7 @@ type Role string
 const (
 	Admin  Role = "admin"
 	Member Role = "member"
+	Guest  Role = "guest" // sees nothing but the rooms that it is a member of
 )
 
 // User is a person with an account.
@@ -65,6 +66,16 @@ func hasUsers(ctx context.Context, db bun.IDB) (bool, error) {
 func (s *Store) Credentials(ctx context.Context, name string) (Credentials, error) {
 	return queryOne[Credentials](ctx, s.read,
 		`SELECT id, name, role, password_hash FROM app_users WHERE name_key = ?`, NameKey(name))
+}
+
+// Users lists all users by name.
+func (s *Store) Users(ctx context.Context) ([]User, error) {
+	return query[User](ctx, s.read, `SELECT id, name, role FROM app_users ORDER BY name_key`)
+}
+
+// User returns a user, or ErrNotFound.
+func (u Unit) User(ctx context.Context, id int64) (User, error) {
+	return queryOne[User](ctx, u.db, `SELECT id, name, role FROM app_users WHERE id = ?`, id)
 }
 
 // AddUser makes an account. ErrConflict when the name, or the place of the

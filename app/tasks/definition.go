@@ -40,7 +40,7 @@ const (
 type Definition struct {
 	Name        string            `json:"name"`
 	Kind        string            `json:"kind"`             // default KindMessage
-	RoomID      int64             `json:"room_id"`          // where it posts; 0 for a request that is never reported
+	RoomID      int64             `json:"room_id"`          // where it posts; 0: nowhere, or none that the user may know of
 	Text        string            `json:"text"`             // of a message
 	HTTP        *outbound.Request `json:"http,omitempty"`   // only of KindHTTP
 	Report      Report            `json:"report,omitempty"` // only of KindHTTP
@@ -74,7 +74,8 @@ type Concurrency struct {
 // Task is a task as people see it.
 type Task struct {
 	Definition
-	Room        string    `json:"room"`        // the room's name; empty when there is none
+	Room        string    `json:"room"`        // the room's name, as the user sees it; empty when there is none
+	Topic       string    `json:"topic"`       // where its runs are published; empty: nowhere that the user may read
 	Description string    `json:"description"` // the schedule in words
 	NextAt      time.Time `json:"next_at,omitzero"`
 	Webhook     bool      `json:"webhook"` // there is a secret for it
@@ -82,11 +83,28 @@ type Task struct {
 
 // work is the payload of a task and of its runs: what to do, and whose it is.
 type work struct {
-	Task   string            `json:"task"`
-	RoomID int64             `json:"room_id"`
-	Text   string            `json:"text,omitempty"`
-	HTTP   *outbound.Request `json:"http,omitempty"`
-	Report Report            `json:"report,omitempty"`
+	Task    string            `json:"task"`
+	RoomID  int64             `json:"room_id"`
+	Private bool              `json:"private,omitempty"` // only who may read the room may know of it
+	Text    string            `json:"text,omitempty"`
+	HTTP    *outbound.Request `json:"http,omitempty"`
+	Report  Report            `json:"report,omitempty"`
+}
+
+// topic is where changes of the task are published.
+func (w work) topic() string {
+	if w.Private {
+		return rooms.Topic(w.RoomID)
+	}
+	return Topic
+}
+
+// runsTopic is where its runs are published.
+func (w work) runsTopic() string {
+	if w.Private {
+		return rooms.Topic(w.RoomID)
+	}
+	return RunsTopic(w.Task)
 }
 
 // workOf reads a payload that this package wrote; what can't be read is empty.
@@ -98,8 +116,8 @@ func workOf(payload []byte) (w work) {
 // needsRoom reports whether the task has something to post.
 func (d Definition) needsRoom() bool { return d.Kind != KindHTTP || d.Report != ReportNever }
 
-// task checks the definition, but not whether its room exists, and returns what is
-// stored of it.
+// task checks the definition, but not its room, and returns what is stored of it, without
+// the payload.
 func (d *Definition) task() (coord.Task, error) {
 	d.Schedule, d.Zone = strings.TrimSpace(d.Schedule), strings.TrimSpace(d.Zone)
 	if d.Kind == "" {
@@ -119,12 +137,8 @@ func (d *Definition) task() (coord.Task, error) {
 	if d.Concurrency.Key == "" && d.Concurrency.Limit != 0 {
 		return coord.Task{}, invalid("concurrency.key", "must say what is limited")
 	}
-	payload, err := json.Marshal(work{Task: d.Name, RoomID: d.RoomID, Text: d.Text, HTTP: d.HTTP, Report: d.Report})
-	if err != nil {
-		return coord.Task{}, err
-	}
 	t := coord.Task{
-		Name: d.Name, Kind: d.Kind, Payload: payload, Schedule: d.Schedule, Zone: d.Zone,
+		Name: d.Name, Kind: d.Kind, Schedule: d.Schedule, Zone: d.Zone,
 		Overlap: d.Overlap, Misfire: d.Misfire, MisfireCap: d.MisfireCap,
 		Retry: coord.Retry{MaxAttempts: d.Retry.MaxAttempts}, Priority: d.Priority,
 		Concurrency: coord.Concurrency(d.Concurrency), AtMostOnce: d.AtMostOnce, Version: d.Version,
@@ -223,20 +237,20 @@ func formError(err error) error {
 
 func (s *Service) view(ctx context.Context, by store.User, t coord.Task) (Task, error) {
 	list, err := s.views(ctx, by, t)
-	if err != nil {
+	switch {
+	case err != nil:
 		return Task{}, err
+	case len(list) == 0: // since it was found
+		return Task{}, noTask(coord.ErrNotFound)
 	}
 	return list[0], nil
 }
 
+// views are those of the tasks that the user may know of, as they may see them.
 func (s *Service) views(ctx context.Context, by store.User, found ...coord.Task) ([]Task, error) {
-	known, err := s.rooms.List(ctx)
+	v, err := s.viewer(ctx, by, works(found, func(t coord.Task) []byte { return t.Payload })...)
 	if err != nil {
 		return nil, err
-	}
-	roomNames := make(map[int64]string, len(known))
-	for _, r := range known {
-		roomNames[r.ID] = r.Name
 	}
 	ids := make([]int64, len(found))
 	for i, t := range found {
@@ -250,16 +264,25 @@ func (s *Service) views(ctx context.Context, by store.User, found ...coord.Task)
 	for _, id := range hooked {
 		webhooks[id] = true
 	}
-	list := make([]Task, len(found))
-	for i, t := range found {
+	list := make([]Task, 0, len(found))
+	for _, t := range found {
+		w := workOf(t.Payload)
+		if !v.sees(w) {
+			continue
+		}
 		d := define(t)
 		if d.HTTP != nil && by.Role != store.Admin {
 			// Headers, the body and the rest of the URL may hold secrets.
 			d.HTTP = &outbound.Request{Method: d.HTTP.Method, URL: origin(d.HTTP.URL)}
 		}
-		list[i] = Task{
-			Definition: d, Room: roomNames[d.RoomID], Description: describe(t), NextAt: t.NextAt, Webhook: webhooks[int64(t.ID)],
+		room, topic := v.rooms[d.RoomID], w.runsTopic()
+		if w.Private && room.ID == 0 { // an administrator learns nothing of the room
+			d.RoomID, d.Text, topic = 0, "", ""
 		}
+		list = append(list, Task{
+			Definition: d, Room: room.Name, Topic: topic, Description: describe(t), NextAt: t.NextAt,
+			Webhook: webhooks[int64(t.ID)],
+		})
 	}
 	return list, nil
 }

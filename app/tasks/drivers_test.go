@@ -123,7 +123,7 @@ func testDriver(t *testing.T, r *rig) {
 			for running.LogLines == 0 { // until it asks
 				running = w.next()
 			}
-			if _, err := r.tasks.Cancel(t.Context(), running.ID); err != nil {
+			if _, err := r.tasks.Cancel(t.Context(), r.admin, running.ID); err != nil {
 				t.Fatal(err)
 			}
 			w = r.watch(t, name)
@@ -142,7 +142,7 @@ func testDriver(t *testing.T, r *rig) {
 		if got := fmt.Sprint(states); got != want {
 			t.Errorf("%s: heard %s, want %s", name, got, want)
 		}
-		stored, err := r.tasks.Run(t.Context(), last.ID)
+		stored, err := r.tasks.Run(t.Context(), r.admin, last.ID)
 		if err != nil || stored.FinishedAt.Sub(last.FinishedAt).Abs() > 10*time.Second {
 			t.Errorf("%s: ended at %v, heard %v, %v", name, stored.FinishedAt, last.FinishedAt, err)
 		}

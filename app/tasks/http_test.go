@@ -213,13 +213,13 @@ func TestRequestIsCancelled(t *testing.T) {
 	r.work(t)
 	queued := r.runNow(t, "call")
 	<-asked
-	if run, err := r.tasks.Cancel(t.Context(), queued.ID); err != nil || !run.CancelRequested || run.State != coord.Running {
+	if run, err := r.tasks.Cancel(t.Context(), r.admin, queued.ID); err != nil || !run.CancelRequested || run.State != coord.Running {
 		t.Errorf("got %+v, %v", run, err)
 	}
 	if run := w.until(coord.Cancelled); run.ID != queued.ID || run.Error != "" {
 		t.Errorf("heard %+v", run)
 	}
-	if run, err := r.tasks.Run(t.Context(), queued.ID); err != nil || run.Error != "" {
+	if run, err := r.tasks.Run(t.Context(), r.admin, queued.ID); err != nil || run.Error != "" {
 		t.Errorf("got %+v, %v", run, err)
 	}
 	if got := texts(r.log(t, queued.ID)); len(got) != 2 || got[1] != "GET "+s.URL+": the run was cancelled" {
@@ -274,7 +274,7 @@ func TestCutOffIsReported(t *testing.T) {
 		if got := r.texts(t); errors.Is(err, worker.ErrFinished) != once || !slices.Equal(got, told) {
 			t.Errorf("%s: got %v, and %q is posted", name, err, got)
 		}
-		stored := must(r.tasks.Run(t.Context(), run.Run.ID))
+		stored := must(r.tasks.Run(t.Context(), r.admin, run.Run.ID))
 		if stored.State.Ended() != once || once && stored.Error != failure {
 			t.Errorf("%s: got %+v", name, stored)
 		}
@@ -302,7 +302,7 @@ func testTelling(t *testing.T, r *rig) {
 		if err := r.tasks.Handlers()[run.Run.Kind](t.Context(), run); !errors.Is(err, worker.ErrFinished) {
 			t.Fatal(err)
 		}
-		told, stored := w.until(coord.Succeeded), must(r.tasks.Run(t.Context(), run.Run.ID))
+		told, stored := w.until(coord.Succeeded), must(r.tasks.Run(t.Context(), r.admin, run.Run.ID))
 		if stored.FinishedAt.Sub(told.FinishedAt).Abs() > time.Second {
 			t.Errorf("%s: ended at %v, heard %v", name, stored.FinishedAt, told.FinishedAt)
 		}

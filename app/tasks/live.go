@@ -25,7 +25,8 @@ const (
 // RunsPrefix begins the topics of runs.
 const RunsPrefix = "runs:"
 
-// RunsTopic is the topic of the runs of a task.
+// RunsTopic is the topic of the runs of a task, unless that reports into a private or
+// direct room, on whose topic its runs are then. It is not for guests.
 func RunsTopic(task string) string { return RunsPrefix + task }
 
 // IsRunsTopic reports whether a task could have that topic.
@@ -69,11 +70,11 @@ func (l *live) Claim(ctx context.Context, o coord.ClaimOptions) ([]coord.Claim, 
 		moved := make(map[string]bool) // tasks whose next time is another one now
 		for i, c := range claims {
 			held[i].Claim = c
-			name := workOf(c.Run.Payload).Task
-			events = append(events, runChanged(name, c.Run)...)
-			if name != "" && !c.Run.ScheduledFor.IsZero() && !moved[name] {
-				moved[name] = true
-				events = append(events, changed(name))
+			w := workOf(c.Run.Payload)
+			events = append(events, runChanged(c.Run)...)
+			if w.Task != "" && !c.Run.ScheduledFor.IsZero() && !moved[w.Task] {
+				moved[w.Task] = true
+				events = append(events, changed(w))
 			}
 		}
 		if err := tx.Report(ctx, held...); err != nil {
@@ -175,7 +176,7 @@ func (l *live) finish(ctx context.Context, tx coord.Tx, results []coord.Result) 
 		if end.Error != "" {
 			run.Error = readable(end.Error, coord.MaxErrorText)
 		}
-		events = append(events, runChanged(workOf(run.Payload).Task, run)...)
+		events = append(events, runChanged(run)...)
 	}
 	if err := tx.Finish(ctx, results...); err != nil {
 		return err
@@ -188,7 +189,7 @@ func (l *live) finish(ctx context.Context, tx coord.Tx, results []coord.Result) 
 func (l *live) tell(ctx context.Context, id coord.RunID) {
 	run, err := l.Run(ctx, id)
 	if err == nil {
-		_, err = l.backend.Broadcaster().Publish(ctx, runChanged(workOf(run.Payload).Task, run)...)
+		_, err = l.backend.Broadcaster().Publish(ctx, runChanged(run)...)
 	}
 	if err != nil {
 		l.log.WarnContext(ctx, "a change of a run was not published", "run", id, "error", err)
@@ -242,13 +243,13 @@ func same(a, b coord.Claim) bool { return a.Run.ID == b.Run.ID && a.Token == b.T
 // reported are the events of a report whose claim is up to date.
 func reported(r coord.Report) []coord.NewEvent {
 	run := r.Claim.Run
-	name, at := workOf(run.Payload).Task, present(r.Claim)
+	w, at := workOf(run.Payload), present(r.Claim)
 	var events []coord.NewEvent
 	var part []Line
 	size := 0
 	add := func() {
 		if len(part) > 0 {
-			events = append(events, event(name, KindRunLog, NewLines{RunID: run.ID, Lines: part})...)
+			events = append(events, event(w, KindRunLog, NewLines{RunID: run.ID, Lines: part})...)
 		}
 		part, size = nil, 0
 	}
@@ -266,25 +267,26 @@ func reported(r coord.Report) []coord.NewEvent {
 	if r.Progress > 0 {
 		run.Progress = r.Progress
 		run.LogLines += len(r.Lines)
-		events = append(events, runChanged(name, run)...)
+		events = append(events, runChanged(run)...)
 	}
 	return events
 }
 
-func runChanged(task string, r coord.Run) []coord.NewEvent {
-	return event(task, KindRunChanged, viewRun(r, task))
+func runChanged(r coord.Run) []coord.NewEvent {
+	w := workOf(r.Payload)
+	return event(w, KindRunChanged, viewRun(r, w.Task))
 }
 
 // event is one of a task's runs, or none of a run that is of no task.
-func event(task, kind string, payload any) []coord.NewEvent {
-	if task == "" {
+func event(w work, kind string, payload any) []coord.NewEvent {
+	if w.Task == "" {
 		return nil
 	}
 	b, err := json.Marshal(payload)
 	if err != nil {
 		panic(err) // the types above always can be encoded
 	}
-	return []coord.NewEvent{{Topic: RunsTopic(task), Kind: kind, Payload: b}}
+	return []coord.NewEvent{{Topic: w.runsTopic(), Kind: kind, Payload: b}}
 }
 
 // publish is [coord.Tx.Publish] of any number of events.

@@ -81,9 +81,10 @@ type RunsFilter struct {
 	Limit  int         // 1–200; default 50
 }
 
-// Runs lists runs, the newest first. more says that there are earlier ones. Errors:
-// coord.ErrInvalid with the field, coord.ErrNotFound when there is no such task.
-func (s *Service) Runs(ctx context.Context, f RunsFilter) (list []Run, more bool, err error) {
+// Runs lists runs that the user may know of, the newest first. more says that there may be
+// earlier ones. Errors: coord.ErrInvalid with the field, coord.ErrNotFound when there is
+// no such task.
+func (s *Service) Runs(ctx context.Context, by store.User, f RunsFilter) (list []Run, more bool, err error) {
 	if f.Limit == 0 {
 		f.Limit = defaultRuns
 	}
@@ -98,20 +99,17 @@ func (s *Service) Runs(ctx context.Context, f RunsFilter) (list []Run, more bool
 	case f.Kind != "" && f.Kind != KindMessage && f.Kind != KindHTTP:
 		return nil, false, invalid("kind", fmt.Sprintf("must be %s or %s", KindMessage, KindHTTP))
 	}
-	wanted := coord.RunFilter{Kind: f.Kind, State: f.State, Before: f.Before, Limit: f.Limit + 1}
+	wanted := coord.RunFilter{Kind: f.Kind, State: f.State, Before: f.Before}
 	if f.Task != "" {
-		t, err := s.task(ctx, f.Task)
+		t, err := s.task(ctx, by, f.Task)
 		if err != nil {
 			return nil, false, err
 		}
 		wanted.TaskID = t.ID
 	}
-	var found []coord.Run
-	for r, err := range s.claimer.Runs(ctx, wanted) {
-		if err != nil {
-			return nil, false, err
-		}
-		found = append(found, r)
+	found, err := s.runs(ctx, by, wanted, f.Limit+1)
+	if err != nil {
+		return nil, false, err
 	}
 	if more = len(found) > f.Limit; more {
 		found = found[:f.Limit]
@@ -127,6 +125,42 @@ func (s *Service) Runs(ctx context.Context, f RunsFilter) (list []Run, more bool
 		list = append(list, viewRun(r, name))
 	}
 	return list, more, nil
+}
+
+// runs are up to that many runs that the user may know of.
+func (s *Service) runs(ctx context.Context, by store.User, f coord.RunFilter, most int) (list []coord.Run, err error) {
+	f.Limit = most
+	for {
+		var found []coord.Run
+		for r, err := range s.claimer.Runs(ctx, f) {
+			if err != nil {
+				return nil, err
+			}
+			found = append(found, r)
+		}
+		v, err := s.viewer(ctx, by, works(found, func(r coord.Run) []byte { return r.Payload })...)
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range found {
+			if len(list) < most && v.sees(workOf(r.Payload)) {
+				list = append(list, r)
+			}
+		}
+		if len(found) < f.Limit || len(list) == most {
+			return list, nil
+		}
+		f.Before = found[len(found)-1].ID
+	}
+}
+
+// run returns a run that the user may know of.
+func (s *Service) run(ctx context.Context, by store.User, id coord.RunID) (coord.Run, error) {
+	r, err := s.claimer.Run(ctx, id)
+	if err == nil {
+		err = s.maySee(ctx, by, r.Payload)
+	}
+	return r, noRun(err)
 }
 
 // nameOf returns the name of a run's task, or "" when that is gone, also when another
@@ -152,10 +186,10 @@ func (s *Service) nameOf(ctx context.Context, r coord.Run, known map[string]coor
 }
 
 // Run returns a run, or coord.ErrNotFound.
-func (s *Service) Run(ctx context.Context, id coord.RunID) (Run, error) {
-	r, err := s.claimer.Run(ctx, id)
+func (s *Service) Run(ctx context.Context, by store.User, id coord.RunID) (Run, error) {
+	r, err := s.run(ctx, by, id)
 	if err != nil {
-		return Run{}, noRun(err)
+		return Run{}, err
 	}
 	name, err := s.nameOf(ctx, r, make(map[string]coord.TaskID))
 	return viewRun(r, name), err
@@ -163,9 +197,11 @@ func (s *Service) Run(ctx context.Context, id coord.RunID) (Run, error) {
 
 // Log lists up to 1000 lines of a run's log behind the one numbered after. more says
 // that further ones are there already. coord.ErrNotFound when there is no such run.
-func (s *Service) Log(ctx context.Context, id coord.RunID, after int) (lines []Line, more bool, err error) {
-	if _, err := s.claimer.Run(ctx, id); err != nil {
-		return nil, false, noRun(err)
+func (s *Service) Log(
+	ctx context.Context, by store.User, id coord.RunID, after int,
+) (lines []Line, more bool, err error) {
+	if _, err := s.run(ctx, by, id); err != nil {
+		return nil, false, err
 	}
 	for line, err := range s.claimer.Log(ctx, id, after) {
 		if err != nil {
@@ -182,17 +218,17 @@ func (s *Service) Log(ctx context.Context, id coord.RunID, after int) (lines []L
 // Cancel ends a queued run and asks a running one to stop, wherever it runs. It
 // returns the run as it is then. Errors: coord.ErrConflict when it has ended,
 // coord.ErrNotFound.
-func (s *Service) Cancel(ctx context.Context, id coord.RunID) (Run, error) {
-	before, err := s.claimer.Run(ctx, id)
+func (s *Service) Cancel(ctx context.Context, by store.User, id coord.RunID) (Run, error) {
+	before, err := s.run(ctx, by, id)
 	if err != nil {
-		return Run{}, noRun(err)
+		return Run{}, err
 	}
 	err = s.store.InTx(ctx, func(ctx context.Context, u store.Unit) error {
 		if err := u.Coord.Cancel(ctx, id); err != nil || before.State != coord.Running {
 			return err
 		}
 		before.CancelRequested = true
-		return publish(ctx, u.Coord, runChanged(workOf(before.Payload).Task, before))
+		return publish(ctx, u.Coord, runChanged(before))
 	})
 	switch {
 	case errors.Is(err, coord.ErrConflict):
@@ -200,7 +236,7 @@ func (s *Service) Cancel(ctx context.Context, id coord.RunID) (Run, error) {
 	case err != nil:
 		return Run{}, noRun(err)
 	}
-	after, err := s.Run(ctx, id)
+	after, err := s.Run(ctx, by, id)
 	if err == nil && after.State.Ended() { // which nothing follows, so it can be told whenever
 		s.live.tell(ctx, id)
 	}
@@ -231,7 +267,11 @@ const busyFor = 5 * time.Second
 // that a person did it. Errors: a *RetryError around coord.ErrConflict
 // while a run has not ended and the task forbids overlap, coord.ErrInvalid with the
 // header's name as field, coord.ErrNotFound.
-func (s *Service) RunNow(ctx context.Context, name, key string, byHand bool) (Run, error) {
+func (s *Service) RunNow(ctx context.Context, by store.User, name, key string, byHand bool) (Run, error) {
+	t, err := s.task(ctx, by, name)
+	if err != nil {
+		return Run{}, err
+	}
 	o := coord.TriggerOptions{}
 	switch {
 	case key == "":
@@ -240,24 +280,24 @@ func (s *Service) RunNow(ctx context.Context, name, key string, byHand bool) (Ru
 	default:
 		o.Key = apiKey + key
 	}
-	r, err := s.trigger(ctx, name, 0, o)
+	r, err := s.trigger(ctx, name, t.ID, o)
 	if e, ok := errors.AsType[*coord.InvalidError](err); ok && e.Field == "TriggerOptions.Key" {
 		err = invalid(idempotencyKey, "is too long, or has characters that no key can have")
 	}
 	return viewRun(r, name), err
 }
 
-// trigger queues a run of the task of that name, and of that id unless it is 0.
+// trigger queues a run of the task of that name and id.
 func (s *Service) trigger(ctx context.Context, name string, id coord.TaskID, o coord.TriggerOptions) (r coord.Run, err error) {
 	err = s.store.InTx(ctx, func(ctx context.Context, u store.Unit) (err error) {
 		r, err = u.Coord.Trigger(ctx, name, o)
 		switch {
 		case err != nil || r.Duplicate:
 			return err
-		case id != 0 && r.TaskID != id: // deleted, and made anew
+		case r.TaskID != id: // deleted, and made anew
 			return coord.ErrNotFound
 		}
-		return publish(ctx, u.Coord, append(runChanged(name, r), changed(name)))
+		return publish(ctx, u.Coord, append(runChanged(r), changed(workOf(r.Payload))))
 	})
 	if errors.Is(err, coord.ErrConflict) {
 		return r, &RetryError{Err: coord.ErrConflict, Reason: "the task has a run that has not ended", After: busyFor}

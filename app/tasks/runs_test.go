@@ -29,7 +29,7 @@ func TestRunsByPage(t *testing.T) {
 	var seen []coord.RunID
 	f := tasks.RunsFilter{Limit: 2}
 	for {
-		page, more, err := r.tasks.Runs(t.Context(), f)
+		page, more, err := r.tasks.Runs(t.Context(), r.admin, f)
 		if err != nil || len(page) == 0 {
 			t.Fatal(page, err)
 		}
@@ -47,7 +47,7 @@ func TestRunsByPage(t *testing.T) {
 	if list := r.runs(t, tasks.RunsFilter{Task: "a"}); len(list) != 3 || list[0].Task != "a" {
 		t.Errorf("of a: got %+v", list)
 	}
-	if _, err := r.tasks.Cancel(t.Context(), ids[0]); err != nil {
+	if _, err := r.tasks.Cancel(t.Context(), r.admin, ids[0]); err != nil {
 		t.Fatal(err)
 	}
 	if list := r.runs(t, tasks.RunsFilter{State: coord.Cancelled}); len(list) != 1 || list[0].ID != ids[0] {
@@ -57,12 +57,12 @@ func TestRunsByPage(t *testing.T) {
 		t.Errorf("requests: got %+v", list)
 	}
 	for field, f := range map[string]tasks.RunsFilter{"limit": {Limit: 201}, "state": {State: "x"}, "kind": {Kind: "x"}} {
-		_, _, err := r.tasks.Runs(t.Context(), f)
+		_, _, err := r.tasks.Runs(t.Context(), r.admin, f)
 		wantField(t, err, field)
 	}
 
 	// The runs of a task that is gone have no task, even if another has its name.
-	if err := r.tasks.Delete(t.Context(), "a"); err != nil {
+	if err := r.tasks.Delete(t.Context(), r.admin, "a"); err != nil {
 		t.Fatal(err)
 	}
 	r.create(t, r.message("a"))
@@ -74,12 +74,12 @@ func TestRunsByPage(t *testing.T) {
 			t.Errorf("run %d is of %q, want %q", run.ID, run.Task, want)
 		}
 	}
-	if run, err := r.tasks.Run(t.Context(), ids[2]); err != nil || run.Task != "" || run.State != coord.Cancelled {
+	if run, err := r.tasks.Run(t.Context(), r.admin, ids[2]); err != nil || run.Task != "" || run.State != coord.Cancelled {
 		t.Errorf("got %+v, %v", run, err)
 	}
 	for _, err := range []error{
-		second(r.tasks.Run(t.Context(), 999)), second(r.tasks.Cancel(t.Context(), 999)),
-		third(r.tasks.Log(t.Context(), 999, 0)), third(r.tasks.Runs(t.Context(), tasks.RunsFilter{Task: "none"})),
+		second(r.tasks.Run(t.Context(), r.admin, 999)), second(r.tasks.Cancel(t.Context(), r.admin, 999)),
+		third(r.tasks.Log(t.Context(), r.admin, 999, 0)), third(r.tasks.Runs(t.Context(), r.admin, tasks.RunsFilter{Task: "none"})),
 	} {
 		if !errors.Is(err, coord.ErrNotFound) {
 			t.Errorf("got %v, want not found", err)
@@ -95,15 +95,15 @@ func TestTriggerIsIdempotent(t *testing.T) {
 	r := newRig(t)
 	r.create(t, r.message("report"))
 	w := r.watch(t, "report")
-	first, err := r.tasks.RunNow(t.Context(), "report", "key", false)
+	first, err := r.tasks.RunNow(t.Context(), r.admin, "report", "key", false)
 	if err != nil || first.Trigger != "api" {
 		t.Fatalf("got %+v, %v", first, err)
 	}
-	again, err := r.tasks.RunNow(t.Context(), "report", "key", false)
+	again, err := r.tasks.RunNow(t.Context(), r.admin, "report", "key", false)
 	if err != nil || again.ID != first.ID {
 		t.Errorf("the same key: got %+v, %v", again, err)
 	}
-	_, err = r.tasks.RunNow(t.Context(), "report", "other", false)
+	_, err = r.tasks.RunNow(t.Context(), r.admin, "report", "other", false)
 	if busy, ok := errors.AsType[*tasks.RetryError](err); !ok || !errors.Is(err, coord.ErrConflict) || busy.After <= 0 {
 		t.Errorf("with a run in flight: got %v", err)
 	}
@@ -114,14 +114,14 @@ func TestTriggerIsIdempotent(t *testing.T) {
 	if run := w.until(coord.Succeeded); run.ID != first.ID || run.Trigger != "api" {
 		t.Errorf("heard %+v", run)
 	}
-	if again, err := r.tasks.RunNow(t.Context(), "report", "key", false); err != nil || again.ID != first.ID || again.State != coord.Succeeded {
+	if again, err := r.tasks.RunNow(t.Context(), r.admin, "report", "key", false); err != nil || again.ID != first.ID || again.State != coord.Succeeded {
 		t.Errorf("the same key after the end: got %+v, %v", again, err)
 	}
 	for _, key := range []string{strings.Repeat("x", 200), "a\x01"} {
-		_, err := r.tasks.RunNow(t.Context(), "report", key, false)
+		_, err := r.tasks.RunNow(t.Context(), r.admin, "report", key, false)
 		wantField(t, err, "Idempotency-Key")
 	}
-	if _, err := r.tasks.RunNow(t.Context(), "none", "key", false); !errors.Is(err, coord.ErrNotFound) {
+	if _, err := r.tasks.RunNow(t.Context(), r.admin, "none", "key", false); !errors.Is(err, coord.ErrNotFound) {
 		t.Errorf("no such task: got %v", err)
 	}
 }
@@ -238,7 +238,7 @@ func TestReportsAreTold(t *testing.T) {
 			}
 			last = got
 		}
-		stored, err := r.tasks.Run(t.Context(), last.ID)
+		stored, err := r.tasks.Run(t.Context(), r.admin, last.ID)
 		if err != nil || stored.FinishedAt.Sub(last.FinishedAt).Abs() > time.Second {
 			t.Errorf("of %s: ended at %v, heard %v, %v", name, stored.FinishedAt, last.FinishedAt, err)
 		}
@@ -248,7 +248,7 @@ func TestReportsAreTold(t *testing.T) {
 		}
 		number := 0
 		for {
-			lines, more, err := r.tasks.Log(t.Context(), last.ID, number)
+			lines, more, err := r.tasks.Log(t.Context(), r.admin, last.ID, number)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -318,7 +318,7 @@ func TestCancelMeetsAFailure(t *testing.T) {
 	r.create(t, r.message("report"))
 	queued := r.runNow(t, "report")
 	run := r.claim(t, "a")
-	got, err := r.tasks.Cancel(t.Context(), queued.ID)
+	got, err := r.tasks.Cancel(t.Context(), r.admin, queued.ID)
 	if err != nil || got.State != coord.Running || !got.CancelRequested {
 		t.Fatalf("got %+v, %v", got, err)
 	}
@@ -334,12 +334,12 @@ func TestCancelMeetsAFailure(t *testing.T) {
 	if heard := w.next(); heard.State != coord.Cancelled || heard.FinishedAt.IsZero() {
 		t.Errorf("heard %+v", heard)
 	}
-	if _, err := r.tasks.Cancel(t.Context(), queued.ID); !errors.Is(err, coord.ErrConflict) {
+	if _, err := r.tasks.Cancel(t.Context(), r.admin, queued.ID); !errors.Is(err, coord.ErrConflict) {
 		t.Errorf("once it has ended: got %v", err)
 	}
 	// One that is queued ends at once.
 	queued = r.runNow(t, "report")
-	if got, err := r.tasks.Cancel(t.Context(), queued.ID); err != nil || got.State != coord.Cancelled {
+	if got, err := r.tasks.Cancel(t.Context(), r.admin, queued.ID); err != nil || got.State != coord.Cancelled {
 		t.Errorf("got %+v, %v", got, err)
 	}
 	w.until(coord.Queued)

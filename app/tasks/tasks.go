@@ -1,5 +1,6 @@
 // Package tasks are scheduled pieces of work: they post into rooms or call other
-// services, and everybody can watch their runs.
+// services, and everybody can watch their runs, except guests, and those of a task
+// that reports into a room that one may not read: there is no such task then.
 package tasks
 
 import (
@@ -19,7 +20,9 @@ import (
 )
 
 const (
-	// Topic is the topic on which changes of tasks are published.
+	// Topic is the topic on which changes of tasks are published, except of those that
+	// report into a private or direct room: what is published of them is on the topic of
+	// the room. It is not for guests.
 	Topic = "tasks"
 	// KindChanged is the kind of those events; the payload names the task. It says
 	// that something is new, not what.
@@ -65,7 +68,7 @@ func (s *Service) Claimer() coord.Claimer { return s.live }
 func (s *Service) Create(ctx context.Context, by store.User, d Definition) (Task, error) {
 	d.Name = strings.TrimSpace(d.Name)
 	d.Version = 0
-	t, err := s.put(ctx, by, d, d.Paused != nil && *d.Paused)
+	t, err := s.put(ctx, by, d, d.Paused != nil && *d.Paused, nil)
 	if errors.Is(err, coord.ErrConflict) {
 		err = &store.ReasonError{
 			Err: coord.ErrConflict, Field: "name", Reason: fmt.Sprintf("there is a task named %q already", d.Name),
@@ -79,7 +82,7 @@ func (s *Service) Create(ctx context.Context, by store.User, d Definition) (Task
 // field, coord.ErrConflict when it was changed meanwhile, coord.ErrNotFound,
 // ErrAdminOnly.
 func (s *Service) Update(ctx context.Context, by store.User, name string, d Definition) (Task, error) {
-	current, err := s.task(ctx, name)
+	current, err := s.task(ctx, by, name)
 	switch {
 	case err != nil:
 		return Task{}, err
@@ -97,7 +100,7 @@ func (s *Service) Update(ctx context.Context, by store.User, name string, d Defi
 	}
 	var t Task
 	if d.Version == current.Version { // else there is no use in asking what is wrong with it
-		t, err = s.put(ctx, by, d, paused)
+		t, err = s.put(ctx, by, d, paused, &current)
 	} else {
 		err = coord.ErrConflict
 	}
@@ -107,8 +110,11 @@ func (s *Service) Update(ctx context.Context, by store.User, name string, d Defi
 	return t, noTask(err)
 }
 
-// put stores a task of d.Version, 0 for a new one.
-func (s *Service) put(ctx context.Context, by store.User, d Definition, paused bool) (Task, error) {
+// put stores a task of d.Version, 0 for a new one, in place of what it was.
+func (s *Service) put(ctx context.Context, by store.User, d Definition, paused bool, was *coord.Task) (Task, error) {
+	if by.Role == store.Guest {
+		return Task{}, &store.ReasonError{Err: rooms.ErrForbidden, Reason: "guests can't make tasks"}
+	}
 	if d.Kind == KindHTTP && by.Role != store.Admin {
 		return Task{}, ErrAdminOnly
 	}
@@ -116,29 +122,43 @@ func (s *Service) put(ctx context.Context, by store.User, d Definition, paused b
 	if err != nil {
 		return Task{}, err
 	}
+	w := work{Task: d.Name, RoomID: d.RoomID, Text: d.Text, HTTP: d.HTTP, Report: d.Report}
 	if d.RoomID != 0 || d.needsRoom() {
-		err := s.rooms.MustExist(ctx, d.RoomID)
-		if errors.Is(err, coord.ErrNotFound) {
-			err = invalid("room_id", unknownRoom)
-		}
+		readable, err := s.rooms.Readable(ctx, by, d.RoomID)
 		if err != nil {
 			return Task{}, err
 		}
+		room, ok := readable[d.RoomID]
+		if !ok {
+			return Task{}, invalid("room_id", unknownRoom)
+		}
+		w.Private = room.Kind != store.Public
+	}
+	if t.Payload, err = json.Marshal(w); err != nil {
+		return Task{}, err
 	}
 	t.Paused = paused
-	if t, err = s.write(ctx, t); err != nil {
+	if t, err = s.write(ctx, t, was); err != nil {
 		return Task{}, formError(err)
 	}
 	return s.view(ctx, by, t)
 }
 
-// write stores a task if its version is still the same, and tells of it.
-func (s *Service) write(ctx context.Context, t coord.Task) (stored coord.Task, err error) {
+// write stores a task if its version is still the same, and tells of it, also those
+// who knew of what it was.
+func (s *Service) write(ctx context.Context, t coord.Task, was *coord.Task) (stored coord.Task, err error) {
+	now := workOf(t.Payload)
+	events := []coord.NewEvent{changed(now)}
+	if was != nil {
+		if before := workOf(was.Payload); before.topic() != now.topic() {
+			events = append(events, changed(before))
+		}
+	}
 	err = s.store.InTx(ctx, func(ctx context.Context, u store.Unit) (err error) {
 		if stored, err = u.Coord.PutTask(ctx, t); err != nil {
 			return err
 		}
-		return u.Coord.Publish(ctx, changed(t.Name))
+		return u.Coord.Publish(ctx, events...)
 	})
 	return stored, err
 }
@@ -189,15 +209,19 @@ func (s *Service) List(ctx context.Context, by store.User) ([]Task, error) {
 
 // Get returns a task as that user may see it, or coord.ErrNotFound.
 func (s *Service) Get(ctx context.Context, by store.User, name string) (Task, error) {
-	t, err := s.task(ctx, name)
+	t, err := s.task(ctx, by, name)
 	if err != nil {
 		return Task{}, err
 	}
 	return s.view(ctx, by, t)
 }
 
-func (s *Service) task(ctx context.Context, name string) (coord.Task, error) {
+// task returns a task that the user may know of.
+func (s *Service) task(ctx context.Context, by store.User, name string) (coord.Task, error) {
 	t, err := s.claimer.Task(ctx, name)
+	if err == nil {
+		err = s.maySee(ctx, by, t.Payload)
+	}
 	return t, noTask(err)
 }
 
@@ -205,13 +229,13 @@ func (s *Service) task(ctx context.Context, name string) (coord.Task, error) {
 // like any other, with another version, so that no edit undoes it unseen.
 func (s *Service) Pause(ctx context.Context, by store.User, name string, paused bool) (Task, error) {
 	for {
-		t, err := s.task(ctx, name)
+		t, err := s.task(ctx, by, name)
 		if err != nil {
 			return Task{}, err
 		}
 		if t.Paused != paused {
 			t.Paused = paused
-			t, err = s.write(ctx, t)
+			t, err = s.write(ctx, t, nil)
 		}
 		switch {
 		case errors.Is(err, coord.ErrConflict): // with an edit, which it is to be added to
@@ -224,8 +248,8 @@ func (s *Service) Pause(ctx context.Context, by store.User, name string, paused 
 }
 
 // Delete removes a task and its webhook, and ends its runs.
-func (s *Service) Delete(ctx context.Context, name string) error {
-	t, err := s.task(ctx, name)
+func (s *Service) Delete(ctx context.Context, by store.User, name string) error {
+	t, err := s.task(ctx, by, name)
 	if err != nil {
 		return err
 	}
@@ -236,14 +260,14 @@ func (s *Service) Delete(ctx context.Context, name string) error {
 		if _, err := u.DropWebhook(ctx, int64(t.ID)); err != nil {
 			return err
 		}
-		return u.Coord.Publish(ctx, changed(name))
+		return u.Coord.Publish(ctx, changed(workOf(t.Payload)))
 	})
 	return noTask(err)
 }
 
-func changed(name string) coord.NewEvent {
-	payload, _ := json.Marshal(map[string]string{"name": name}) // a string always can be
-	return coord.NewEvent{Topic: Topic, Kind: KindChanged, Payload: payload}
+func changed(w work) coord.NewEvent {
+	payload, _ := json.Marshal(map[string]string{"name": w.Task}) // a string always can be
+	return coord.NewEvent{Topic: w.topic(), Kind: KindChanged, Payload: payload}
 }
 
 func noTask(err error) error {

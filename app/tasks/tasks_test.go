@@ -131,12 +131,20 @@ func (r *rig) fill(t *testing.T, backend coord.Backend, o store.Options, allow .
 		}
 		return err
 	})
-	if err == nil {
-		r.room, err = r.rooms.Create(t.Context(), r.member, "Reports")
-	}
 	if err != nil {
 		t.Fatal(err)
 	}
+	r.room = r.makeRoom(t, store.Public, "Reports")
+}
+
+// makeRoom makes a room of the rig's member.
+func (r *rig) makeRoom(t *testing.T, kind store.RoomKind, name string) store.Room {
+	t.Helper()
+	made, _, err := r.rooms.Create(t.Context(), r.member, rooms.NewRoom{Kind: kind, Name: name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return made.Room
 }
 
 // message is a task that posts.
@@ -155,7 +163,7 @@ func (r *rig) create(t *testing.T, d tasks.Definition) tasks.Task {
 
 func (r *rig) runNow(t *testing.T, name string) tasks.Run {
 	t.Helper()
-	run, err := r.tasks.RunNow(t.Context(), name, "", false)
+	run, err := r.tasks.RunNow(t.Context(), r.admin, name, "", false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,7 +172,7 @@ func (r *rig) runNow(t *testing.T, name string) tasks.Run {
 
 func (r *rig) runs(t *testing.T, f tasks.RunsFilter) []tasks.Run {
 	t.Helper()
-	list, _, err := r.tasks.Runs(t.Context(), f)
+	list, _, err := r.tasks.Runs(t.Context(), r.admin, f)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -266,7 +274,7 @@ func decode[T any](t *testing.T, b []byte) (v T) {
 
 func (r *rig) log(t *testing.T, id coord.RunID) []tasks.Line {
 	t.Helper()
-	lines, more, err := r.tasks.Log(t.Context(), id, 0)
+	lines, more, err := r.tasks.Log(t.Context(), r.admin, id, 0)
 	if err != nil || more {
 		t.Fatal(err, more)
 	}
@@ -275,7 +283,7 @@ func (r *rig) log(t *testing.T, id coord.RunID) []tasks.Line {
 
 func (r *rig) texts(t *testing.T) []string {
 	t.Helper()
-	page, err := r.rooms.Messages(t.Context(), r.room.ID, 0, 0)
+	page, err := r.rooms.Messages(t.Context(), r.admin, r.room.ID, 0, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -347,7 +355,7 @@ func TestStaleWorkerDoesNothing(t *testing.T) {
 	if len(w.lines) != 0 {
 		t.Errorf("heard %v", w.lines)
 	}
-	got, err := r.tasks.Run(t.Context(), queued.ID)
+	got, err := r.tasks.Run(t.Context(), r.admin, queued.ID)
 	if err != nil || got.State != coord.Succeeded || got.Attempt != 2 {
 		t.Errorf("got %+v, %v", got, err)
 	}
@@ -400,7 +408,7 @@ func TestMaintenanceDeletesWhatIsOld(t *testing.T) {
 		t.Errorf("old runs: got %v", list)
 	}
 	gone(rooms.Topic(r.room.ID))
-	page, err := r.rooms.Messages(t.Context(), r.room.ID, 0, 0)
+	page, err := r.rooms.Messages(t.Context(), r.admin, r.room.ID, 0, 0)
 	if err != nil || len(page.Messages) != 1 || page.Position.Seq != 1 {
 		t.Errorf("messages stay: got %+v, %v", page, err)
 	}

@@ -63,7 +63,7 @@ func (s *Service) changeWebhook(
 	if by.Role != store.Admin {
 		return ErrAdminOnly
 	}
-	t, err := s.task(ctx, name)
+	t, err := s.task(ctx, by, name)
 	if err != nil {
 		return err
 	}
@@ -71,7 +71,7 @@ func (s *Service) changeWebhook(
 		if err := change(ctx, u, t); err != nil {
 			return err
 		}
-		return u.Coord.Publish(ctx, changed(name))
+		return u.Coord.Publish(ctx, changed(workOf(t.Payload)))
 	})
 }
 

@@ -152,7 +152,7 @@ func TestWebhookRefusals(t *testing.T) {
 		t.Error(err)
 	}
 	// A task that is made anew has no webhook.
-	if err := r.tasks.Delete(t.Context(), "hooked"); err != nil {
+	if err := r.tasks.Delete(t.Context(), r.admin, "hooked"); err != nil {
 		t.Fatal(err)
 	}
 	r.create(t, r.message("hooked"))

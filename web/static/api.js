@@ -17,10 +17,10 @@ const timeout = 15_000
 let session = 0
 export const beginSession = () => session++
 
-async function call(method, path, body, more = {}) {
+async function call(method, path, body, more = {}, patience = timeout) {
   const headers = { Accept: 'application/json', ...more }
   const sentIn = session
-  const init = { method, headers, cache: 'no-store', signal: AbortSignal.timeout(timeout) }
+  const init = { method, headers, cache: 'no-store', signal: AbortSignal.timeout(patience) }
   if (body !== undefined) {
     headers['Content-Type'] = 'application/json'
     init.body = JSON.stringify(body)
@@ -49,6 +49,7 @@ async function call(method, path, body, more = {}) {
 const get = (path) => call('GET', path)
 const post = (path, body = {}) => call('POST', path, body)
 const put = (path, body) => call('PUT', path, body)
+const patch = (path, body) => call('PATCH', path, body)
 const remove = (path) => call('DELETE', path)
 const part = encodeURIComponent
 
@@ -63,10 +64,10 @@ export function newID() {
 }
 
 // A post that is done once, however often it arrives. An answer that was lost is asked for once more.
-async function postOnce(path) {
+async function postOnce(path, body = {}) {
   const sentIn = session
   const key = newID()
-  const send = () => call('POST', path, {}, { 'Idempotency-Key': key })
+  const send = () => call('POST', path, body, { 'Idempotency-Key': key })
   try {
     return await send()
   } catch (error) {
@@ -84,9 +85,25 @@ export const api = {
   ticket: () => post('/ws-tickets').then((r) => r.ticket),
 
   rooms: () => get('/rooms').then((r) => r.rooms ?? []),
-  createRoom: (name) => post('/rooms', { name }).then((r) => r.room),
+  room: (id) => get(`/rooms/${part(id)}`).then((r) => r.room),
+  createRoom: (room) => post('/rooms', room).then((r) => r.room),
+  describeRoom: (id, description) => patch(`/rooms/${part(id)}`, { description }).then((r) => r.room),
+  members: (room) => get(`/rooms/${part(room)}/members`).then((r) => r.members ?? []),
+  setMember: (room, user, role) =>
+    put(`/rooms/${part(room)}/members/${part(user)}`, role ? { role } : {}).then((r) => r.member),
+  removeMember: (room, user) => remove(`/rooms/${part(room)}/members/${part(user)}`),
   messages: (room, { before, limit = 50 } = {}) =>
     get(`/rooms/${part(room)}/messages?limit=${limit}${before ? `&before=${part(before)}` : ''}`),
+  editMessage: (room, id, text) =>
+    patch(`/rooms/${part(room)}/messages/${part(id)}`, { text }).then((r) => r.message),
+  deleteMessage: (room, id) => remove(`/rooms/${part(room)}/messages/${part(id)}`),
+
+  users: () => get('/users').then((r) => r.users ?? []),
+  presence: (users) => get(`/presence?users=${users.join(',')}`).then((r) => r.presence ?? []),
+
+  callTool: (user, call) => postOnce(`/users/${part(user)}/tools`, call).then((r) => r.call),
+  waitForCall: (id) => call('GET', `/calls/${part(id)}?wait_s=20`, undefined, {}, 35_000).then((r) => r.call),
+  cancelCall: (id) => post(`/calls/${part(id)}/cancel`).then((r) => r.call),
 
   tasks: () => get('/tasks').then((r) => r.tasks ?? []),
   task: (name) => get(`/tasks/${part(name)}`).then((r) => r.task),

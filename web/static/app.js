@@ -1,5 +1,6 @@
 import { html, render, useEffect, useLayoutEffect, useState } from './vendor/htm-preact/standalone.module.js'
-import { boot, currentRoom, onChange, state, unreadTotal } from './store.js'
+import { boot } from './store/session.js'
+import { currentRoom, onChange, state } from './store/state.js'
 import { Boot, SetUp, SetUpMissing, SignIn, Unreachable } from './views/doors.js'
 import { Shell } from './views/shell.js'
 
@@ -10,10 +11,11 @@ function App() {
   // Not after the first paint: what changes before that would be missed.
   useLayoutEffect(() => onChange(() => redraw((n) => n + 1)), [])
   useEffect(() => {
-    const unread = state.view === 'app' ? unreadTotal() : 0
+    const unread = state.view === 'app' ? state.rooms.reduce((sum, room) => sum + room.unread, 0) : 0
     const { task, run } = state.route
     const name = state.view === 'app' && (currentRoom()?.name || task || (run && `Run ${run}`))
-    document.title = (unread ? `(${unread}) ` : '') + (name ? `${name} · Tandem` : 'Tandem')
+    const count = unread ? `(${unread > 99 ? '99+' : unread}) ` : ''
+    document.title = count + [state.calls.length && 'A question', name, 'Tandem'].filter(Boolean).join(' · ')
   })
   return html`<${views[state.view]} />`
 }

@@ -6,7 +6,9 @@
 
 import { useEffect, useRef, useState } from './vendor/htm-preact/standalone.module.js'
 import { api } from './api.js'
-import { failed, watch } from './store.js'
+import { failed, watch } from './store/live.js'
+import { taskOf } from './store/state.js'
+import { loadTasks } from './store/tasks.js'
 
 const pageSize = 25
 const largestPage = 100
@@ -15,7 +17,8 @@ const checkEvery = 5_000 // a worker that vanished tells nobody; what is in flig
 
 export const ended = (run) => run.state !== 'queued' && run.state !== 'running'
 
-const topicOf = (task) => `runs:${task}`
+// The runs of a task that reports into a room that not everybody may read are told in that room.
+const topicOf = (task) => taskOf(task)?.topic || `runs:${task}`
 
 // Calls a function from time to time while somebody looks.
 function regularly(check) {
@@ -71,7 +74,7 @@ class History {
     this.#only = only
     this.#stops = [
       watch(topicOf(task), {
-        event: (kind, payload) => kind === 'run.changed' && this.#take(payload),
+        event: (kind, payload) => kind === 'run.changed' && payload.task === task && this.#take(payload),
         fresh: this.load,
       }),
       regularly(() => this.runs?.some((run) => !ended(run)) && this.load()),
@@ -216,6 +219,8 @@ class Follower {
         const run = await api.run(this.#id)
         if (this.#stopped) break
         if (heard === this.#heard) this.run = run
+        if (run.task && !taskOf(run.task)) await loadTasks() // which tell the topic
+        if (this.#stopped) break
         this.#watch()
         this.#redraw()
         await this.#loadLog()

@@ -1,8 +1,8 @@
-// The WebSocket: tickets, reconnecting, positions.
+// The WebSocket: tickets, endpoints, reconnecting, positions.
 //
 // For each topic the socket remembers the position of the last event that it
-// handed out. After a reconnect it subscribes from there, so that nothing is
-// missed, and it drops what it has seen, so that nothing comes twice.
+// handed out. After a reconnect, wherever to, it subscribes from there, so that
+// nothing is missed, and it drops what it has seen, so that nothing comes twice.
 
 /** Why a request over the socket has no answer, or a refusal as its answer. */
 export class SocketError extends Error {
@@ -30,8 +30,9 @@ export function backoff(attempt, random = Math.random) {
 
 export class Socket {
   #handlers
-  #topics = new Map() // topic → {position, sent}; sent: the position asked for on this connection
-  #requests = new Map() // id → {resolve, reject, timer}
+  #endpoints = [location.origin] // the next one to try is the first
+  #topics = new Map() // topic → {position, sent, live}; sent: the position asked for on this connection; live: confirmed
+  #requests = new Map() // id → {resolve, reject, timer, confirmed}
   #lastID = 0
   #ws = null
   #state = 'offline'
@@ -39,13 +40,16 @@ export class Socket {
   #attempt = 0
   #generation = 0 // grows with each attempt; an older one that comes late is ignored
   #onlineSince = 0
+  #ahead = 0 // how many milliseconds our clock is ahead of the server's
+  #waiting = false // between two attempts
   #retryTimer = 0
   #pingTimer = 0
 
   /**
    * handlers: ticket() → Promise of a secret; state(s); event(frame); reset(topic);
    * fresh(topic): subscribed from the present, so earlier events must be read otherwise;
-   * refused(topic, error): the subscription is not allowed; unauthorised().
+   * refused(topic, error): the subscription is not allowed, or not any more; call(frame) and cancel(frame): a tool is
+   * to be used, and no longer; unauthorised().
    */
   constructor(handlers) {
     this.#handlers = handlers
@@ -61,8 +65,15 @@ export class Socket {
     return this.#state === 'online'
   }
 
-  start() {
+  /** What the server's clock shows, in milliseconds, as far as is known. */
+  serverNow() {
+    return Date.now() - this.#ahead
+  }
+
+  /** Connects to the first of the endpoints that will do; one that fails is tried last from then on. */
+  start(endpoints = []) {
     if (this.#running) return
+    this.#endpoints = endpoints.length ? [...endpoints] : [location.origin]
     this.#running = true
     this.#attempt = 0
     this.#connect()
@@ -78,7 +89,7 @@ export class Socket {
 
   /** Ends the wait between two attempts. */
   reconnectNow() {
-    if (this.#running && this.#retryTimer) this.#connect()
+    if (this.#running && this.#waiting) this.#connect()
   }
 
   has(topic) {
@@ -93,7 +104,7 @@ export class Socket {
   subscribe(from) {
     for (const [name, position] of Object.entries(from)) {
       const topic = this.#topics.get(name)
-      if (!topic) this.#topics.set(name, { position: position || head, sent: null })
+      if (!topic) this.#topics.set(name, { position: position || head, sent: null, live: false })
       else if (topic.position === head && !topic.sent) topic.position = position || head
     }
     this.#sendSubscribe(Object.keys(from))
@@ -105,8 +116,11 @@ export class Socket {
     if (this.online && sent.length) this.request({ type: 'unsubscribe', topics: sent }).catch(() => {})
   }
 
-  /** Sends a frame and resolves with its ack. Rejects with a SocketError. */
-  request(frame, timeout = requestTimeout) {
+  /**
+   * Sends a frame and resolves with its ack. Rejects with a SocketError. confirmed, if given, is called with the
+   * ack before the frames behind it are looked at.
+   */
+  request(frame, timeout = requestTimeout, confirmed) {
     if (!this.online) return Promise.reject(new SocketError('disconnected', 'There is no connection.'))
     const id = String(++this.#lastID)
     return new Promise((resolve, reject) => {
@@ -114,7 +128,7 @@ export class Socket {
         this.#requests.delete(id)
         reject(new SocketError('timeout', 'The server did not answer in time.'))
       }, timeout)
-      this.#requests.set(id, { resolve, reject, timer })
+      this.#requests.set(id, { resolve, reject, timer, confirmed })
       this.#ws.send(JSON.stringify({ ...frame, id }))
     })
   }
@@ -130,11 +144,11 @@ export class Socket {
     } catch (error) {
       if (!current()) return
       if (error.status === 401) this.#handlers.unauthorised()
-      else this.#retry(Math.max(backoff(this.#attempt++), 1000 * (error.retryAfter || 0)))
+      else this.#retry(Math.max(this.#pause(), 1000 * (error.retryAfter || 0)))
       return
     }
     if (!current()) return
-    const url = new URL('/ws', location.href)
+    const url = new URL('/ws', this.#endpoints[0])
     url.protocol = url.protocol === 'https:' ? 'wss:' : 'ws:'
     const ws = new WebSocket(url, ['tandem.v1', 'ticket.' + ticket])
     this.#ws = ws
@@ -157,14 +171,31 @@ export class Socket {
   #lost(code) {
     // A connection that did not last counts as a failed attempt.
     if (this.#onlineSince && Date.now() - this.#onlineSince > 5_000) this.#attempt = 0
-    let delay = backoff(this.#attempt++)
+    if (code === 4009) { // replaced: until somebody looks at this page, it must not come back
+      this.#drop()
+      this.#waiting = true
+      this.#setState('offline')
+      return
+    }
+    let delay = this.#pause()
+    if (code !== 4008) this.#tryLast() // which says nothing about the server
     if (code === 1012) delay += Math.random() * 2_000 // a restart sends everybody away at once
     this.#drop()
     this.#retry(delay)
   }
 
+  // A pause for each round of the endpoints.
+  #pause() {
+    return backoff(Math.floor(this.#attempt++ / this.#endpoints.length))
+  }
+
+  #tryLast() {
+    this.#endpoints.push(this.#endpoints.shift())
+  }
+
   #retry(delay) {
     this.#setState('offline')
+    this.#waiting = true
     this.#retryTimer = setTimeout(() => this.#connect(), delay)
   }
 
@@ -172,6 +203,7 @@ export class Socket {
     clearTimeout(this.#retryTimer)
     clearInterval(this.#pingTimer)
     this.#retryTimer = this.#pingTimer = 0
+    this.#waiting = false
     this.#onlineSince = 0
     const ws = this.#ws
     this.#ws = null
@@ -179,7 +211,7 @@ export class Socket {
       ws.onmessage = ws.onclose = null
       ws.close(code ?? 1000)
     }
-    for (const topic of this.#topics.values()) topic.sent = null
+    for (const topic of this.#topics.values()) Object.assign(topic, { sent: null, live: false })
     const requests = [...this.#requests.values()]
     this.#requests.clear()
     for (const { reject, timer } of requests) {
@@ -198,6 +230,7 @@ export class Socket {
     switch (frame.type) {
       case 'welcome':
         this.#onlineSince = Date.now()
+        this.#ahead = this.#onlineSince - (Date.parse(frame.server_time) || this.#onlineSince)
         this.#pingTimer = setInterval(() => this.#ping(requestTimeout), pingEvery)
         this.#setState('online')
         this.#sendSubscribe(this.topics)
@@ -207,27 +240,43 @@ export class Socket {
         break
       case 'reset': {
         const topic = this.#topics.get(frame.topic)
-        if (!topic) break
+        if (!topic?.sent) break
         topic.position = frame.position || head
         this.#handlers.reset(frame.topic)
         break
       }
+      case 'tool.call':
+        this.#handlers.call(frame)
+        break
+      case 'tool.cancel':
+        this.#handlers.cancel(frame)
+        break
       case 'ack':
       case 'pong':
       case 'error': {
+        if (frame.topic && this.#topics.delete(frame.topic)) { // it may not be read any more
+          this.#handlers.refused(frame.topic, new SocketError(frame.code, frame.message))
+        }
         const request = this.#requests.get(frame.id)
         if (!request) break
         this.#requests.delete(frame.id)
         clearTimeout(request.timer)
         if (frame.type === 'error') request.reject(new SocketError(frame.code, frame.message || frame.code))
-        else request.resolve(frame)
+        else {
+          request.confirmed?.(frame)
+          request.resolve(frame)
+        }
         break
       }
       case 'reconnect': {
         // The server is about to leave. Go before it does, but not all at once.
         const ws = this.#ws
         const wait = (frame.after_ms || 0) + Math.random() * (frame.jitter_ms || 0)
-        setTimeout(() => ws === this.#ws && this.#connect(), wait)
+        setTimeout(() => {
+          if (ws !== this.#ws) return
+          this.#tryLast()
+          this.#connect()
+        }, wait)
         break
       }
     }
@@ -235,7 +284,7 @@ export class Socket {
 
   #event(frame) {
     const topic = this.#topics.get(frame.topic)
-    if (!topic) return
+    if (!topic?.live) return // of an earlier subscription
     const seq = seqOf(frame.position)
     if (seq >= 0 && seq <= seqOf(topic.position)) return
     topic.position = frame.position
@@ -252,23 +301,27 @@ export class Socket {
   }
 
   async #sendSubscribe(topics) {
+    const asked = new Map()
     const from = {}
     for (const name of topics) {
       const topic = this.#topics.get(name)
-      if (this.online && topic && !topic.sent) from[name] = topic.sent = topic.position
+      if (!this.online || !topic || topic.sent) continue
+      asked.set(name, topic)
+      from[name] = topic.sent = topic.position
     }
-    const names = Object.keys(from)
-    if (!names.length) return
-    try {
-      const ack = await this.request({ type: 'subscribe', topics: from })
-      for (const name of names) {
-        const topic = this.#topics.get(name)
-        if (!topic || from[name] !== head) continue
+    if (!asked.size) return
+    const confirmed = (ack) => {
+      for (const [name, topic] of asked) {
+        topic.live = true
         if (topic.position === head) topic.position = ack.positions?.[name] || head
-        this.#handlers.fresh(name)
       }
+    }
+    const still = () => [...asked.keys()].filter((name) => this.#topics.get(name) === asked.get(name))
+    try {
+      await this.request({ type: 'subscribe', topics: from }, requestTimeout, confirmed)
+      for (const name of still()) if (from[name] === head) this.#handlers.fresh(name)
     } catch (error) {
-      this.#subscribeFailed(names, error)
+      this.#subscribeFailed(still(), error)
     }
   }
 
@@ -284,7 +337,7 @@ export class Socket {
       setTimeout(() => this.#sendSubscribe(names), 1_000 + backoff(3))
     } else if (names.length > 1) {
       for (const name of names) this.#sendSubscribe([name]) // find the one that is refused
-    } else {
+    } else if (names.length) {
       this.#topics.delete(names[0])
       this.#handlers.refused(names[0], error)
     }

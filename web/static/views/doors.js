@@ -1,7 +1,8 @@
 // What is shown before someone is in: set-up, sign-in, and why neither is possible.
 
 import { html, useState } from '../vendor/htm-preact/standalone.module.js'
-import { setUp, signIn, state } from '../store.js'
+import { setUp, signIn } from '../store/session.js'
+import { state } from '../store/state.js'
 import { logo } from '../icons.js'
 import { Field, FormError, useFocus, useForm } from './parts.js'
 

@@ -1,8 +1,9 @@
 // Small pieces that several views use.
 
-import { html, useEffect, useRef, useState } from '../vendor/htm-preact/standalone.module.js'
-import { sentence } from '../format.js'
+import { html, useEffect, useLayoutEffect, useRef, useState } from '../vendor/htm-preact/standalone.module.js'
+import { fromNow, fullTime, hue, initials, sentence } from '../format.js'
 import { icon } from '../icons.js'
+import { presenceOf } from '../store/people.js'
 
 /** The current time in milliseconds, kept up to date while the view is shown. */
 export function useNow(every = 1_000) {
@@ -153,3 +154,55 @@ async function copy(text, beside) {
     return done
   }
 }
+
+/** A dialog in front of everything else, while it is shown; Escape calls close. It focuses what has data-focus. */
+export function Modal({ id, title, close, children, ...props }) {
+  const dialog = useRef(null)
+  const shown = useRef(true)
+  useLayoutEffect(() => {
+    const el = dialog.current
+    el.showModal()
+    const [title, first] = el.querySelectorAll('[data-focus]')
+    ;(first ?? title).focus()
+    return () => {
+      shown.current = false
+      el.close() // which gives the focus back
+    }
+  }, [])
+  const onKeyDown = (event) => {
+    event.stopPropagation() // what lies behind has keys of its own
+    if (event.key !== 'Escape') return
+    event.preventDefault()
+    close()
+  }
+  return html`
+    <dialog class="modal" id=${id} ref=${dialog} aria-labelledby="${id}-title" onKeyDown=${onKeyDown}
+      onCancel=${(e) => (e.preventDefault(), close())} onClose=${() => shown.current && close()} ...${props}>
+      <h2 id="${id}-title" tabindex="-1" data-focus>${title}</h2>
+      ${children}
+    </dialog>`
+}
+
+const stateNames = { online: 'online', away: 'away', offline: 'offline' }
+
+/** A dot that says whether somebody is there. */
+export const Dot = ({ id }) => html`
+  <i class="dot" data-state=${presenceOf(id).state}>
+    <span class="sr-only">${stateNames[presenceOf(id).state] ?? ''} </span></i>`
+
+/** A person with a dot, and when they were seen. */
+export function Person({ id, name, children }) {
+  const { state, last_seen: seen } = presenceOf(id)
+  const words = state === 'offline' && seen ? `last seen ${fromNow(seen, Date.now())}` : stateNames[state] ?? ''
+  return html`
+    <span class="person" data-user-id=${id} data-presence=${state}>
+      <span class="avatar small" data-hue=${hue(name)} aria-hidden="true">${initials(name)}
+        <i class="presence dot" data-state=${state}></i></span>
+      <span class="person-text"><span class="person-name">${name}${children}</span>
+        <span class="person-state" title=${seen ? fullTime(seen) : undefined}>${words}</span></span>
+    </span>`
+}
+
+const roomIcons = { public: icon.hash, private: icon.lock, direct: icon.person }
+
+export const RoomIcon = ({ room }) => (roomIcons[room.kind] ?? icon.hash)()

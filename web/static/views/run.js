@@ -4,7 +4,10 @@ import {
   Component, html, useEffect, useLayoutEffect, useRef, useState,
 } from '../vendor/htm-preact/standalone.module.js'
 import { api } from '../api.js'
-import { announce, failed, runHref, runTask, taskHref, taskOf, toast } from '../store.js'
+import { failed } from '../store/live.js'
+import { runHref, taskHref } from '../store/places.js'
+import { announce, taskOf, toast } from '../store/state.js'
+import { runTask } from '../store/tasks.js'
 import { duration, exactTime, fromNow, fullTime, plural, sentence } from '../format.js'
 import { icon } from '../icons.js'
 import { ended, useRun } from '../runs.js'

@@ -1,14 +1,15 @@
-// The frame: rooms on the left, a room, a task or a run in the middle, the room's tasks on the right.
+// The frame: rooms on the left, a room, a task or a run in the middle, the room's tasks or members on the right.
 
 import { html, useEffect, useRef } from '../vendor/htm-preact/standalone.module.js'
-import {
-  createRoom, currentRoom, go, reconnectNow, roomHref, showTasks, signOut, state, taskOf,
-} from '../store.js'
-import { hue, initials, plural } from '../format.js'
-import { icon, logo } from '../icons.js'
-import { FormError, useForm } from './parts.js'
+import { icon } from '../icons.js'
+import { reconnectNow } from '../store/live.js'
+import { go, showPanel } from '../store/places.js'
+import { currentRoom, isGuest, state } from '../store/state.js'
+import { Calls } from './calls.js'
+import { Members } from './members.js'
 import { Room } from './room.js'
 import { RunPage } from './run.js'
+import { Sidebar } from './sidebar.js'
 import { TaskPage } from './task.js'
 import { Tasks } from './tasks.js'
 
@@ -20,8 +21,8 @@ export function Shell() {
     addEventListener('keydown', onKey)
     return () => removeEventListener('keydown', onKey)
   }, [])
-  const { room: id, tasks, task, run } = state.route
-  const place = room && tasks ? 'tasks' : id ? 'room' : task || run ? 'page' : 'rooms'
+  const { room: id, panel, task, run } = state.route
+  const place = room && panel ? 'panel' : id ? 'room' : task || run ? 'page' : 'rooms'
   return html`
     <div class="shell" id="app" data-place=${place} data-connection=${state.connection}>
       ${room && html`<a class="skip" href="#composer-text" onClick=${skip}>Skip to the message field</a>`}
@@ -31,10 +32,12 @@ export function Shell() {
         ${room && html`<${Room} key=${room.id} room=${room} />`}
         ${task && html`<${TaskPage} key=${`task ${task} ${state.route.edit}`} name=${task} />`}
         ${run > 0 && html`<${RunPage} key=${`run ${run}`} id=${run} />`}
-        ${!room && !task && !run && html`<${NoRoom} />`}
+        ${!room && !task && !run && (state.closed ? html`<${Closed} room=${state.closed} />` : html`<${NoRoom} />`)}
       </main>
-      ${room && tasks && html`<${Tasks} key=${room.id} room=${room} />`}
+      ${room && panel === 'tasks' && !isGuest() && html`<${Tasks} key=${room.id} room=${room} />`}
+      ${room && panel === 'members' && html`<${Members} key=${room.id} room=${room} />`}
       <${Help} dialog=${help} />
+      <${Calls} />
       <p id="toast" class="toast" role="status" data-shown=${state.toast ? '' : undefined}>${state.toast}</p>
       <p class="sr-only" aria-live="polite">${state.announcement}</p>
     </div>`
@@ -47,14 +50,18 @@ function skip(event) {
 
 function shortcut(event, help) {
   const { key, target } = event
+  if (document.querySelector('dialog[open]')) return
   const typing = target.closest?.('input, textarea, select, dialog')
   if (event.altKey && (key === 'ArrowUp' || key === 'ArrowDown') && state.rooms.length) {
     event.preventDefault()
     const i = state.rooms.indexOf(currentRoom()) + (key === 'ArrowDown' ? 1 : -1)
     go(state.rooms.at(i % state.rooms.length).id)
-  } else if (event.altKey && event.code === 'KeyT' && currentRoom()) {
+  } else if (event.altKey && event.code === 'KeyT' && currentRoom() && !isGuest()) {
     event.preventDefault()
-    showTasks(!state.route.tasks)
+    showPanel(state.route.panel === 'tasks' ? '' : 'tasks')
+  } else if (event.altKey && event.code === 'KeyM' && currentRoom()) {
+    event.preventDefault()
+    showPanel(state.route.panel === 'members' ? '' : 'members')
   } else if (event.ctrlKey || event.metaKey || event.altKey || typing) {
     return
   } else if (key === '?') {
@@ -63,63 +70,6 @@ function shortcut(event, help) {
   } else if (key.length === 1 && key !== ' ') {
     document.getElementById('composer-text')?.focus() // where the letter then goes
   }
-}
-
-function Sidebar({ showHelp }) {
-  const form = useForm(({ name }) => createRoom(name))
-  const online = state.connection === 'online'
-  return html`
-    <aside class="sidebar" aria-label="Rooms and account">
-      <header class="sidebar-head">
-        <div class="brand">${logo()}<span>Tandem</span></div>
-      </header>
-      <nav class="rooms" id="rooms" aria-label="Rooms">
-        <h2 class="label" id="rooms-label">Rooms</h2>
-        ${state.roomsError && html`<p class="side-note">${state.roomsError}</p>`}
-        ${state.roomsLoaded && !state.rooms.length && html`
-          <p class="side-note">No room yet. Name the first one below.</p>`}
-        <ul aria-labelledby="rooms-label">
-          ${state.rooms.map((room) => html`<li key=${room.id}><${RoomLink} room=${room} /></li>`)}
-        </ul>
-        <form class="room-new" onSubmit=${form.submit} aria-label="New room">
-          <div class="room-new-row">
-            <label class="sr-only" for="room-new-name">Name of a new room</label>
-            <input id="room-new-name" name="name" placeholder="New room" required maxlength="80" autocomplete="off"
-              onInput=${form.error ? form.clear : undefined} aria-invalid=${form.error ? 'true' : undefined} />
-            <button class="icon-button" id="room-new-submit" aria-label="Create the room" title="Create the room"
-              disabled=${form.busy}>${icon.plus()}</button>
-          </div>
-          <${FormError} error=${form.error} />
-        </form>
-      </nav>
-      <footer class="account">
-        <span class="avatar" data-hue=${hue(state.me.name)} aria-hidden="true">${initials(state.me.name)}
-          <i class="presence" data-online=${online ? '' : undefined}></i></span>
-        <div class="account-text">
-          <strong>${state.me.name}</strong>
-          <span title="The replica ${state.node} with the ${state.driver} driver">
-            ${[state.driver, state.node].filter(Boolean).join(' · ')}</span>
-        </div>
-        <button class="icon-button keyboard-only" onClick=${showHelp} aria-label="Keyboard shortcuts"
-          title="Keyboard shortcuts (?)">${icon.keyboard()}</button>
-        <button class="icon-button" id="signout" onClick=${signOut} aria-label="Sign out" title="Sign out">
-          ${icon.leave()}</button>
-      </footer>
-    </aside>`
-}
-
-function RoomLink({ room }) {
-  const current = room === currentRoom()
-  const holds = taskOf(state.route.task)?.room_id === room.id // the task that is shown
-  return html`
-    <a class="room-link" href=${roomHref(room.id)} data-room-id=${room.id} data-unread=${room.unread ? '' : undefined}
-      aria-current=${current ? 'page' : holds ? 'true' : undefined}>
-      ${icon.hash()}
-      <span class="room-link-name">${room.name}</span>
-      ${room.unread > 0 && html`
-        <span class="unread"><span aria-hidden="true">${room.unread > 99 ? '99+' : room.unread}</span>
-          <span class="sr-only">, ${plural(room.unread, 'new message')}</span></span>`}
-    </a>`
 }
 
 function Connection() {
@@ -141,14 +91,27 @@ function NoRoom() {
     <div class="blank">
       <div class="blank-card">
         <span class="blank-icon">${icon.hash()}</span>
-        <h1>${state.rooms.length ? 'Choose a room' : 'Name your first room'}</h1>
-        <p>A room holds a conversation and the tasks that report into it. “General” is a good start.</p>
-        ${!state.rooms.length && html`
+        <h1>${state.rooms.length ? 'Choose a room' : isGuest() ? 'No room yet' : 'Name your first room'}</h1>
+        <p>${isGuest()
+          ? 'A room appears here as soon as somebody adds you to one.'
+          : 'A room holds a conversation and the tasks that report into it. “General” is a good start.'}</p>
+        ${!state.rooms.length && !isGuest() && html`
           <button class="button primary" onClick=${() => document.getElementById('room-new-name').focus()}>
             New room</button>`}
       </div>
     </div>`
 }
+
+// The room was taken from us while we were in it.
+const Closed = ({ room }) => html`
+  <div class="blank">
+    <div class="blank-card" id="room-closed" role="status">
+      <span class="blank-icon">${icon.lock()}</span>
+      <h1>You are no longer in ${room.name}</h1>
+      <p>You are not one of its members any more, so what is said there is not shown to you.</p>
+      <a class="button" href="#/">To the rooms</a>
+    </div>
+  </div>`
 
 const keys = [
   [['Enter'], 'Send the message'],
@@ -156,7 +119,9 @@ const keys = [
   [['Alt', '↑'], 'Previous room'],
   [['Alt', '↓'], 'Next room'],
   [['Alt', 'T'], 'Show or hide the tasks'],
-  [['Esc'], 'Close the tasks'],
+  [['Alt', 'M'], 'Show or hide the members'],
+  [['Esc'], 'Close the tasks or members'],
+  [['↑'], 'Edit your last message, if nothing is written'],
   [['?'], 'Show this list'],
 ]
 

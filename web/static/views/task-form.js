@@ -6,7 +6,8 @@
 
 import { html, useEffect, useRef, useState } from '../vendor/htm-preact/standalone.module.js'
 import { api, ApiError } from '../api.js'
-import { isAdmin, loadTasks, state } from '../store.js'
+import { isAdmin, state } from '../store/state.js'
+import { loadTasks } from '../store/tasks.js'
 import { fullTime, localZone, plural, sentence, wallTime, zonedTime, zones } from '../format.js'
 import { Field, FormError, useForm } from './parts.js'
 

@@ -2,9 +2,9 @@
 
 import { html, useEffect, useRef, useState } from '../vendor/htm-preact/standalone.module.js'
 import { api } from '../api.js'
-import {
-  isAdmin, loadTasks, roomHref, runHref, runTask, state, taskHref, taskOf, toast, withTask,
-} from '../store.js'
+import { roomHref, runHref, taskHref } from '../store/places.js'
+import { isAdmin, state, taskOf, toast } from '../store/state.js'
+import { loadTasks, runTask, withTask } from '../store/tasks.js'
 import { duration, exactTime, fromNow, fullTime, plural, sentence, zonedTime } from '../format.js'
 import { icon } from '../icons.js'
 import { ended, useRuns } from '../runs.js'
@@ -16,8 +16,9 @@ export function TaskPage({ name }) {
   const task = taskOf(name)
   if (!task) return html`<${NoTask} name=${name} />`
   const editing = state.route.edit && mayEdit(task)
+  const home = task.room_id ? roomHref(task.room_id, 'tasks') : '#/'
   return html`
-    <${PageHead} id="task-title" back=${editing ? taskHref(name) : roomHref(task.room_id, true)} symbol=${icon.clock()}
+    <${PageHead} id="task-title" back=${editing ? taskHref(name) : home} symbol=${icon.clock()}
       where=${editing ? name : task.room || 'the rooms'} title=${editing ? `Edit ${name}` : name} />
     <div class="page"><div class="page-column" id="task-page" data-task-name=${name}>
       ${editing

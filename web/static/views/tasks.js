@@ -2,7 +2,9 @@
 
 import { html, useEffect, useRef, useState } from '../vendor/htm-preact/standalone.module.js'
 import { api } from '../api.js'
-import { loadTasks, runTask, showTasks, state, taskHref, toast, withTask } from '../store.js'
+import { showPanel, taskHref } from '../store/places.js'
+import { state, toast } from '../store/state.js'
+import { loadTasks, runTask, withTask } from '../store/tasks.js'
 import { fromNow, fullTime, sentence } from '../format.js'
 import { icon } from '../icons.js'
 import { AskButton, useNow } from './parts.js'
@@ -39,11 +41,11 @@ export function Tasks({ room }) {
   }
   const hide = () => {
     document.getElementById('tasks-toggle').focus()
-    showTasks(false)
+    showPanel('')
   }
   const first = state.tasksLoaded && !tasks.length
   return html`
-    <section class="tasks" id="tasks" aria-labelledby="tasks-title"
+    <section class="side" id="tasks" aria-labelledby="tasks-title"
       onKeyDown=${(e) => e.key === 'Escape' && hide()}>
       <header class="panel-head">
         <h2 id="tasks-title" ref=${heading} tabindex="-1">${adding && !first ? 'New task' : 'Scheduled tasks'}</h2>
