@@ -23,6 +23,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/pprof"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -30,7 +31,12 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	err := run(ctx, os.Stdout, os.Stderr, os.Getenv)
+	var err error
+	if server := os.Getenv(serveVariable); server != "" {
+		err = serve(ctx, server, os.Stdin, os.Stdout)
+	} else {
+		err = run(ctx, os.Stdout, os.Stderr, os.Getenv)
+	}
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -80,7 +86,8 @@ var drivers = []struct {
 }{
 	{"memory", openMemory, workloads()},
 	{"sqlite", openSQLite, append(workloads(), queueRows(40_000, 5_000)...)},
-	{"pg", openPG, append(workloads(), queueRows(60_000, 40_000)...)},
+	{"hub", openNothing, fanoutRows()},
+	{"pg", openPG, slices.Concat(workloads(), queueRows(60_000, 40_000), acrossRows())},
 }
 
 func run(ctx context.Context, out, progress io.Writer, getenv func(string) string) error {
@@ -149,9 +156,12 @@ func show(out io.Writer, r row, asJSON bool) error {
 	if asJSON {
 		return json.NewEncoder(out).Encode(r)
 	}
-	_, err := fmt.Fprintf(out, "%-8s %-24s %11.0f %9s %9s   %-12s %11.0f %9s %9s %7.2f\n",
+	if r.Note != "" {
+		r.Note = "   " + r.Note
+	}
+	_, err := fmt.Fprintf(out, "%-8s %-24s %11.0f %9s %9s   %-12s %11.0f %9s %9s %7.2f%s\n",
 		r.Driver, r.Name, r.PerSecond, micros(r.P50), micros(r.P99),
-		r.Beside, r.BesidePerSecond, micros(r.BesideP50), micros(r.BesideP99), r.Ratio)
+		r.Beside, r.BesidePerSecond, micros(r.BesideP50), micros(r.BesideP99), r.Ratio, r.Note)
 	return err
 }
 

@@ -3,9 +3,19 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"os"
 	"strings"
 	"testing"
 )
+
+// The servers of fan-out rows are this program in processes of their own.
+func TestMain(m *testing.M) {
+	if os.Getenv(serveVariable) != "" {
+		main()
+		return
+	}
+	m.Run()
+}
 
 // Every row of each driver, however short, so that what make bench prints can be
 // relied on. Nothing is said of the figures.

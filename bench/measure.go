@@ -33,6 +33,7 @@ type row struct {
 	BesideP50       float64 `json:"beside_p50_us"`
 	BesideP99       float64 `json:"beside_p99_us"`
 	Ratio           float64 `json:"ratio"`
+	Note            string  `json:"note,omitempty"` // what else was measured
 }
 
 // subject is a driver that is measured.

@@ -247,6 +247,6 @@ var pgStatements = statements{
 	issue: `INSERT INTO floor_tickets (hash, purpose, user_id, session_id, origin, scope, ttl, expires_at)
 		VALUES ($1, 'ws', 'user', $2, '', '', 30000000, now() + interval '30 seconds')`,
 	redeem:  `DELETE FROM floor_tickets WHERE hash = $1 RETURNING session_id`,
-	publish: `INSERT INTO floor_events (topic, seq, tag, kind, payload, at) VALUES ($1, $2, 7, 'bench', $3, clock_timestamp())`,
+	publish: `INSERT INTO floor_events (topic, seq, tag, prev, kind, payload, at) VALUES ($1, $2, 7, 7, 'bench', $3, clock_timestamp())`,
 	follow:  `SELECT seq, payload FROM floor_events WHERE topic = $1 AND seq > $2 ORDER BY seq`,
 }

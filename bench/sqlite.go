@@ -210,7 +210,7 @@ func sqliteStatements() statements {
 		issue: `INSERT INTO coord_tickets (hash, purpose, user_id, session_id, origin, scope, ttl, expires_at)
 			VALUES (?1, 'ws', 'user', ?2, '', '', 30000000, ?3 + 30000000)`,
 		redeem:  `DELETE FROM coord_tickets WHERE hash = ?1 RETURNING session_id`,
-		publish: `INSERT INTO coord_events (topic, seq, tag, kind, payload, at) VALUES (?1, ?2, 7, 'bench', ?3, ?4)`,
+		publish: `INSERT INTO coord_events (topic, seq, tag, prev, kind, payload, at) VALUES (?1, ?2, 7, 7, 'bench', ?3, ?4)`,
 		follow:  `SELECT seq, payload FROM coord_events WHERE topic = ?1 AND seq > ?2 ORDER BY seq`,
 	}
 }
