@@ -90,6 +90,30 @@ func TestPresenceOfWhom(t *testing.T) {
 	rp.client(t).call("GET", path, nil, http.StatusUnauthorized)
 }
 
+// Everybody hears of a change, so one person makes few of them.
+func TestPresenceLimit(t *testing.T) {
+	rp := start(t, newDatabase(t), nil)
+	ws := rp.admin(t, "Ada").connect()
+	for i := range 100 {
+		ws.send(body{"type": "presence", "id": fmt.Sprint(i), "state": []string{"away", "online"}[i%2]})
+	}
+	taken := 0
+	for range 100 {
+		f, err := ws.next()
+		switch {
+		case err != nil:
+			t.Fatal(err)
+		case f["type"] == "ack":
+			taken++
+		case f["code"] != "limited":
+			t.Errorf("got %v", f)
+		}
+	}
+	if taken < 5 || taken > 20 {
+		t.Errorf("%d of 100 changes at once were taken", taken)
+	}
+}
+
 // That nobody knows who is there does not mean that nobody is.
 func TestPresenceDuringAnOutage(t *testing.T) {
 	rp := start(t, newDatabase(t), nil)

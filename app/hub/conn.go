@@ -22,6 +22,9 @@ const (
 	maxID       = 100       // bytes of a frame's id
 )
 
+// stateRate is how often a connection may become online or away, of which everybody hears.
+var stateRate = coord.Limit{Rate: 1, Per: time.Second, Burst: 10, Cost: 1}
+
 // conn is one WebSocket.
 type conn struct {
 	subscriber
@@ -31,6 +34,7 @@ type conn struct {
 	// Of the goroutine that answers, one at a time:
 	frameRate bucket
 	sendRate  bucket
+	stateRate bucket
 	answers   answers
 
 	mu         sync.Mutex
@@ -47,6 +51,7 @@ func (h *Hub) newConn(session, user int64) *conn {
 		started:   make(chan struct{}),
 		frameRate: bucket{gcra: h.o.FrameRate.GCRA()},
 		sendRate:  bucket{gcra: h.o.SendRate.GCRA()},
+		stateRate: bucket{gcra: stateRate.GCRA()},
 	}
 	c.init(h, c, session, store.User{ID: user})
 	return c
@@ -228,7 +233,7 @@ func (c *conn) answer(socketCtx context.Context, r request) {
 	case r.Type == "read":
 		err = c.hub.services.Rooms.MarkRead(ctx, c.user, r.Room, r.MessageID)
 	case r.Type == "presence":
-		err = c.hub.setPresence(ctx, &c.subscriber, r.State)
+		err = c.setState(ctx, r.State)
 	case r.Type == "tool.result":
 		err = c.toolResult(ctx, r)
 	default:
@@ -317,6 +322,13 @@ func (c *conn) send(ctx context.Context, r request) (*store.Message, error) {
 	}
 	m, _, err := c.hub.services.Rooms.Post(ctx, c.user, r.Room, r.ClientID, r.Text)
 	return &m, err
+}
+
+func (c *conn) setState(ctx context.Context, state string) error {
+	if !c.stateRate.allow() {
+		return refusal{codeLimited, "too many changes, try again in a moment"}
+	}
+	return c.hub.setPresence(ctx, &c.subscriber, state)
 }
 
 func (c *conn) toolResult(ctx context.Context, r request) error {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tandemhq/tandem/app/store"
+	"github.com/tandemhq/tandem/app/tasks"
 	"github.com/tandemhq/tandem/coord"
 )
 
@@ -83,6 +84,8 @@ type frame struct {
 	// hidden: the event is for the hub alone, and takes a place in the order of its
 	// topic, but is sent to nobody.
 	hidden bool
+	// work: an event of a task or a run, of which guests do not hear, wherever it is.
+	work bool
 	// dense: an event of a topic that has no hidden ones.
 	dense bool
 }
@@ -178,7 +181,7 @@ const kindEvent = "event"
 func eventFrame(e coord.Event) *frame {
 	f := &frame{kind: kindEvent, topic: e.Topic, position: e.Position}
 	if _, personal := parseUserTopic(e.Topic); !personal {
-		f.dense = true
+		f.dense, f.work = true, tasks.IsWork(e.Kind)
 	} else if f.hidden = hidden(e.Kind); f.hidden {
 		return f
 	}

@@ -415,7 +415,9 @@ func (h *Hub) personal(home []*subscriber, e coord.Event) {
 		}
 		if text, err := envelope.Frame(); err == nil {
 			s.called.Store(true)
-			s.out.put(&frame{kind: envelope.Kind, json: text})
+			if !s.out.press(&frame{kind: envelope.Kind, json: text}) {
+				s.close(CloseSlow, "slow")
+			}
 		}
 	}
 }

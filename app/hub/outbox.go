@@ -64,6 +64,18 @@ func (o *outbox) offer(frames []*frame, cost int) bool {
 	return true
 }
 
+// press adds a frame that can't be had later. It reports false, and adds none, when twice
+// as much as may would wait.
+func (o *outbox) press(f *frame) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.bytes > 0 && o.bytes+f.cost() > 2*o.limit {
+		return false
+	}
+	o.add([]*frame{f}, f.cost())
+	return true
+}
+
 // farewell is put for a frame that is to be sent even when close drops what waits.
 func (o *outbox) farewell(f *frame) {
 	o.mu.Lock()

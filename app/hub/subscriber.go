@@ -72,6 +72,9 @@ func (s *subscriber) init(h *Hub, t transport, session int64, user store.User) {
 // own is the topic of the subscriber's person.
 func (s *subscriber) own() string { return auth.UserTopic(s.user.ID) }
 
+// guest reports whether the subscriber's person is one.
+func (s *subscriber) guest() bool { return s.user.Role == store.Guest }
+
 // guard lets a panic end this connection and not the others.
 func (s *subscriber) guard() {
 	if reason := recover(); reason != nil {
@@ -374,7 +377,7 @@ func (s *subscriber) step(ctx context.Context, m *member) (again bool, err error
 	if len(frames) == 0 {
 		return true, errStale
 	}
-	shown := visible(frames)
+	shown := visible(frames, s.guest())
 	s.out.put(shown...)
 	s.hub.metrics.Events.Add(float64(len(shown)))
 	m.at = frames[len(frames)-1].position

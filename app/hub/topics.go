@@ -355,7 +355,7 @@ func (x *index) pass(t *topic, before coord.Position, frames []*frame) {
 	x.history.add(&t.shelf, before, frames)
 	for rest := frames; len(rest) > 0 && len(t.live) > 0; {
 		part := piece(rest, t.position.Seq, batchBytes)
-		x.offer(t, before, visible(part))
+		x.offer(t, before, part)
 		rest = rest[len(part):]
 		before = part[len(part)-1].position
 	}
@@ -371,13 +371,23 @@ func (x *index) pass(t *topic, before coord.Position, frames []*frame) {
 // offer gives events behind a position to those who are live, and lets those who can't
 // take them leave. The topic is locked.
 func (x *index) offer(t *topic, before coord.Position, frames []*frame) {
+	forGuests, frames := visible(frames, true), visible(frames, false)
 	if len(frames) == 0 {
 		return
 	}
-	cost := costOf(frames)
+	guestCost, cost := costOf(forGuests), costOf(frames)
 	var full []*member
+	given := 0
 	for i, m := range t.live {
-		if !m.who.out.offer(frames, cost) {
+		shown, shownCost := frames, cost
+		if m.who.guest() {
+			shown, shownCost = forGuests, guestCost
+		}
+		switch {
+		case len(shown) == 0:
+		case m.who.out.offer(shown, shownCost):
+			given += len(shown)
+		default:
 			full = append(full, m)
 		}
 		// Writers get their turn, and publishers: what they publish meanwhile goes out
@@ -386,7 +396,7 @@ func (x *index) offer(t *topic, before coord.Position, frames []*frame) {
 			runtime.Gosched()
 		}
 	}
-	x.metrics.Events.Add(float64(len(frames) * (len(t.live) - len(full))))
+	x.metrics.Events.Add(float64(given))
 	x.metrics.Overflows.Add(float64(len(full)))
 	for _, m := range full {
 		t.setApart(m, before)
@@ -394,14 +404,13 @@ func (x *index) offer(t *topic, before coord.Position, frames []*frame) {
 }
 
 // visible returns the frames that clients are sent.
-func visible(frames []*frame) []*frame {
-	if !slices.ContainsFunc(frames, isHidden) {
+func visible(frames []*frame, guest bool) []*frame {
+	unseen := func(f *frame) bool { return f.hidden || guest && f.work }
+	if !slices.ContainsFunc(frames, unseen) {
 		return frames
 	}
-	return slices.DeleteFunc(slices.Clone(frames), isHidden)
+	return slices.DeleteFunc(slices.Clone(frames), unseen)
 }
-
-func isHidden(f *frame) bool { return f.hidden }
 
 // reset makes everyone in a topic go on behind head, since what was between is gone.
 // There may have been anything in it, also the removal of somebody. The topic is

@@ -3,6 +3,7 @@ package hub
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -11,6 +12,7 @@ import (
 	"github.com/tandemhq/tandem/app/auth"
 	"github.com/tandemhq/tandem/app/rooms"
 	"github.com/tandemhq/tandem/app/store"
+	"github.com/tandemhq/tandem/app/tasks"
 	"github.com/tandemhq/tandem/app/tools"
 	"github.com/tandemhq/tandem/coord"
 )
@@ -584,6 +586,52 @@ func TestWhoMayRead(t *testing.T) {
 				t.Errorf("%s, %q: got %v", test.role, test.topic, err)
 			}
 			c.disconnect()
+		}
+	})
+}
+
+func TestGuestsHearOfNoTasks(t *testing.T) {
+	bubble(t, func(e *env) {
+		member := e.connect(100)
+		e.set(func() { e.role = store.Guest })
+		guest := e.connect(200)
+		for _, c := range []*client{member, guest} {
+			c.mustFrom("room:1", coord.Head)
+		}
+		for _, kind := range []string{
+			tasks.KindChanged, tasks.KindRunChanged, tasks.KindRunLog, rooms.KindMessage, tasks.KindRunLog,
+		} {
+			e.event("room:1", kind, map[string]int{})
+		}
+		late := e.connect(201) // from history the same are left out
+		late.mustFrom("room:1", coord.Start)
+		synctest.Wait()
+		if member.seen("room:1") != 5 || guest.seen("room:1") != 1 || late.seen("room:1") != 1 {
+			t.Errorf("a member got %d events, a guest %d, and %d from history",
+				member.seen("room:1"), guest.seen("room:1"), late.seen("room:1"))
+		}
+		if !guest.isLive("room:1") || !late.isLive("room:1") {
+			t.Error("a guest is not up to date")
+		}
+	})
+}
+
+// Calls can't be had again from the history, and yet do not wait in any number.
+func TestCallsOfASlowClient(t *testing.T) {
+	bubbleWith(t, Options{QueueBytes: 64 << 10}, func(e *env) {
+		c := e.connect(100)
+		c.hold()
+		args := map[string]string{"text": strings.Repeat("x", 16<<10)}
+		most := 0
+		for range 100 {
+			e.event("user:1", tools.KindCall, map[string]any{
+				"connection": c.id, "type": tools.KindCall, "call": "c1", "tool": "confirm", "args": args,
+			})
+			synctest.Wait()
+			most = max(most, c.waiting())
+		}
+		if most > 2*e.hub.o.QueueBytes || c.closedWith() != CloseSlow {
+			t.Errorf("%d bytes waited, closed with %d", most, c.closedWith())
 		}
 	})
 }

@@ -249,6 +249,22 @@ func testAccess(r *rig) {
 	}
 }
 
+// A guest does not learn either who else has an account.
+func TestGuestsLearnOfNoUsers(t *testing.T) {
+	onEach(t, func(r *rig) {
+		for _, kind := range []store.RoomKind{store.Public, store.Private} {
+			s := r.scene(kind, "inside:", "guest")
+			for _, role := range []store.RoomRole{"", store.RoomOwner} {
+				there := second(s.rooms.SetMember(r.t.Context(), s.actor, s.room, s.other.ID, role))
+				absent := second(s.rooms.SetMember(r.t.Context(), s.actor, s.room, 1<<40, role))
+				if outcome(there) != "403" || fmt.Sprint(there) != fmt.Sprint(absent) {
+					r.t.Errorf("somebody in a %s room: %v; nobody: %v", kind, there, absent)
+				}
+			}
+		}
+	})
+}
+
 // What one may not know of is not told by another error either.
 func TestPrivateRoomsAreUnknown(t *testing.T) { onEach(t, testPrivateRoomsAreUnknown) }
 

@@ -47,10 +47,12 @@ func (s *Service) SetMember(
 			return forbidden("a direct room keeps its two people")
 		}
 		person, err := u.User(ctx, user)
-		if errors.Is(err, coord.ErrNotFound) {
+		switch {
+		case errors.Is(err, coord.ErrNotFound) && by.Role == store.Guest: // who learns of no users
+			return mayNotAdd()
+		case errors.Is(err, coord.ErrNotFound):
 			return &store.ReasonError{Err: coord.ErrNotFound, Reason: "there is no such user"}
-		}
-		if err != nil {
+		case err != nil:
 			return err
 		}
 		member, err = u.Member(ctx, room, user)
@@ -75,7 +77,7 @@ func addMember(
 	}
 	switch {
 	case !joins && !adds:
-		return member, forbidden("only members who are no guests, and administrators, may add people")
+		return member, mayNotAdd()
 	case role == store.RoomOwner:
 		err = checkOwner(by, room, person)
 	}
@@ -95,6 +97,10 @@ func addMember(
 	return member, errors.Join(
 		publish(ctx, u, Topic(room.ID), KindMemberAdded, member),
 		publish(ctx, u, auth.UserTopic(person.ID), KindJoined, theirs))
+}
+
+func mayNotAdd() error {
+	return forbidden("only members who are no guests, and administrators, may add people")
 }
 
 func changeMember(

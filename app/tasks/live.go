@@ -35,6 +35,13 @@ func IsRunsTopic(topic string) bool {
 	return ok && checkName(name) == nil
 }
 
+// IsWork reports whether an event of that kind is of a task or a run. Those of a task that
+// reports into a private or direct room are on the room's topic, which guests may read;
+// they are not for guests there either.
+func IsWork(kind string) bool {
+	return kind == KindChanged || kind == KindRunChanged || kind == KindRunLog
+}
+
 // NewLines are lines that were added to the log of a run. Those of a run follow one
 // another by their numbers.
 type NewLines struct {

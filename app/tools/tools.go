@@ -17,6 +17,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/tandemhq/tandem/app/auth"
 	"github.com/tandemhq/tandem/app/store"
@@ -203,11 +204,14 @@ func (s *Service) Cancel(ctx context.Context, by store.User, id coord.CallID) (c
 // text that says why there is none. Who answers is known from the connection, and
 // never told by the client; another's call is as if it were not there.
 //
-// Errors: coord.ErrNotFound; coord.ErrConflict when the call was answered or
-// cancelled before; coord.ErrExpired when it is too late.
+// Errors: coord.ErrInvalid with the field; coord.ErrNotFound; coord.ErrConflict when
+// the call was answered or cancelled before; coord.ErrExpired when it is too late.
 func (s *Service) Answer(
 	ctx context.Context, user int64, connection string, call coord.CallID, result json.RawMessage, errorText string,
 ) error {
+	if !utf8.Valid(result) {
+		return invalid("result", "must be JSON in UTF-8")
+	}
 	err := s.calls.Answer(ctx, coord.Answer{ID: call, Target: target(user, connection), Result: result, Error: errorText})
 	switch {
 	case errors.Is(err, coord.ErrNotFound):
@@ -277,8 +281,8 @@ func checkArgs(args json.RawMessage) error {
 	switch err := json.Unmarshal(args, &object); {
 	case len(args) > maxArgs:
 		return invalid("args", fmt.Sprintf("may have at most %d bytes", maxArgs))
-	case err != nil || object == nil:
-		return invalid("args", "must be a JSON object")
+	case err != nil || object == nil || !utf8.Valid(args):
+		return invalid("args", "must be a JSON object in UTF-8")
 	}
 	return nil
 }

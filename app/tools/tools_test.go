@@ -214,6 +214,10 @@ func TestAnswersCannotBeForged(t *testing.T) {
 		right := &tab{replica: r.two, user: ada.ID, id: "right"}
 		is(t, "another call", right.answer(t, coord.NewCallID(), `"x"`), coord.ErrNotFound)
 		is(t, "no call", right.answer(t, "", `"x"`), coord.ErrNotFound)
+		broken := json.RawMessage("\"\xff\"") // the answer to whoever waits would be no JSON
+		if err := r.two.tools.Answer(t.Context(), ada.ID, "right", c.ID, broken, ""); !errors.Is(err, coord.ErrInvalid) {
+			t.Errorf("a result that is no text: got %v", err)
+		}
 		if err := r.two.tools.Answer(t.Context(), ada.ID, "right", c.ID, nil, "the person said no"); err != nil {
 			t.Fatal(err)
 		}
@@ -452,6 +456,7 @@ func TestInvalidCalls(t *testing.T) {
 		{field: "args", tool: "x", args: `[]`},
 		{field: "args", tool: "x", args: `"null"`},
 		{field: "args", tool: "x", args: `{`},
+		{field: "args", tool: "x", args: "{\"a\":\"\xff\"}"}, // which no socket may send
 		{field: "args", tool: "x", args: `{"a":"` + strings.Repeat("x", 64<<10) + `"}`},
 		{field: "timeout_s", tool: "x", timeout: time.Millisecond},
 		{field: "timeout_s", tool: "x", timeout: 2 * time.Hour},
