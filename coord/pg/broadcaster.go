@@ -152,9 +152,14 @@ func (br broadcaster) Heads(ctx context.Context, topics ...string) (map[string]c
 func (br broadcaster) Trim(ctx context.Context, r coord.EventRetention) (n int, err error) {
 	if r.Age > 0 {
 		// The oldest have the lowest transactions. Younger ones among them, as of a long
-		// transaction, are in nobody's way for long.
+		// transaction, are in nobody's way for long. Those that were restored from another
+		// server may have higher ones than any here, and are looked at besides.
 		which := `SELECT topic, seq FROM coord_events
-			WHERE (topic, seq) IN (SELECT topic, seq FROM coord_events ORDER BY xid LIMIT 2 * ?0) AND at < coord_now() - ?1 * interval '1 microsecond'
+			WHERE (topic, seq) IN (
+				(SELECT topic, seq FROM coord_events ORDER BY xid LIMIT 2 * ?0)
+				UNION ALL
+				(SELECT topic, seq FROM coord_events WHERE xid >= pg_snapshot_xmax(pg_current_snapshot()) ORDER BY xid LIMIT 2 * ?0)
+			) AND at < coord_now() - ?1 * interval '1 microsecond'
 			LIMIT ?0 FOR UPDATE SKIP LOCKED`
 		if r.Prefix != "" {
 			which = `SELECT old.topic, old.seq FROM coord_topics t

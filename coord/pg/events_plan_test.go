@@ -59,6 +59,23 @@ func TestManyKeyedEvents(t *testing.T) {
 	}
 }
 
+// Events that were restored from another server may have transactions that are higher
+// than all of this one. They are trimmed too, however many younger events there are.
+func TestRestoredEventsAreTrimmed(t *testing.T) {
+	b := openBackend(t, migrated(t))
+	_, err := b.db.ExecContext(t.Context(), `INSERT INTO coord_topics VALUES ('restored', 10, 7, 7), ('new', ?0, 7, 7);
+		INSERT INTO coord_events (seq, tag, prev, at, xid, topic, kind, payload)
+		SELECT n, 7, 7, now() - interval '2 hours', '1000000000000', 'restored', 'k', '' FROM generate_series(1, 10) AS n;
+		INSERT INTO coord_events (seq, tag, prev, at, topic, kind, payload)
+		SELECT n, 7, 7, now(), 'new', 'k', '' FROM generate_series(1, ?0) AS n`, 3*reapBatch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := (broadcaster{b}).Trim(t.Context(), coord.EventRetention{Age: time.Hour}); n != 10 || err != nil {
+		t.Errorf("trimmed %d, %v, want 10", n, err)
+	}
+}
+
 // TestEventPlans pins the plans of what is done with events, with many of them on many
 // topics. Those of the functions were made when there was one; trimming has to do
 // without statistics and with them.

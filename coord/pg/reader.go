@@ -20,7 +20,8 @@ import (
 // transactions that were not visible then. So a late commit is found, and a
 // transaction that stays open anywhere delays nobody's events but its own. It
 // has a connection of its own; when that is new, or a pooler has connected it
-// with another server, the streams compare themselves with the store.
+// with another server or one that crashed, the streams compare themselves with
+// the store.
 type reader struct {
 	b    *backend
 	work chan struct{} // one slot: there is, or may be, something new
@@ -160,7 +161,8 @@ func (r *reader) look(ctx context.Context, conn bun.Conn, seen snapshot) (snapsh
 	r.b.feed.Deliver(events)
 	now, err := parseSnapshot(string(current))
 	if err == nil && now.server != seen.server {
-		// The other server may have given transactions numbers that were visible.
+		// The other server, or this one since a crash, may have given transactions
+		// numbers that were visible.
 		err = r.b.feed.Resync(ctx)
 	}
 	return now, err
@@ -169,15 +171,18 @@ func (r *reader) look(ctx context.Context, conn bun.Conn, seen snapshot) (snapsh
 // snapshot says which transactions of a server were visible: those below next
 // that are not among running.
 type snapshot struct {
-	server  string // since when it runs
+	server  string // since when it runs, and has been without a crash
 	next    string
 	running []string
 }
 
-// snapshotSQL is what parseSnapshot reads.
-const snapshotSQL = `extract(epoch FROM pg_postmaster_start_time()) || ':' || pg_current_snapshot()`
+// snapshotSQL is what parseSnapshot reads. A server that crashed may give transactions
+// numbers again that were visible. Behind a pooler nothing else tells of that: the time
+// of its start stays, but its statistics begin anew.
+const snapshotSQL = `extract(epoch FROM pg_postmaster_start_time()) || '/' ||
+	extract(epoch FROM pg_stat_get_bgwriter_stat_reset_time()) || ':' || pg_current_snapshot()`
 
-// parseSnapshot reads the start of the server and the text form of pg_snapshot,
+// parseSnapshot reads what tells the server and the text form of pg_snapshot,
 // xmin:xmax:xip,xip…
 func parseSnapshot(text string) (snapshot, error) {
 	server, rest, _ := strings.Cut(text, ":")

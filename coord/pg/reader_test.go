@@ -2,6 +2,8 @@ package pg
 
 import (
 	"context"
+	"errors"
+	"syscall"
 	"testing"
 	"time"
 
@@ -34,6 +36,64 @@ func TestReaderIsOnAnotherServer(t *testing.T) {
 	defer cancel()
 	if events, err := s.Next(ctx); err != nil || len(events) != 1 {
 		t.Errorf("%d events, %v, want 1", len(events), err)
+	}
+}
+
+// The server crashes while a pooler keeps the reader's connection. It gives numbers of
+// transactions again that nobody had made durable, as those of rings are not.
+func TestReaderAfterACrash(t *testing.T) {
+	cluster, err := testenv.StartCluster(t.Context(), testenv.Options{Durable: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cluster.Stop)
+	b := openBackend(t, cluster.NewDatabase(t, "coord_inside", migrate))
+	s, err := b.feed.Subscribe(t.Context(), map[string]coord.Position{"a": coord.Head})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	conn, err := b.coordination.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pid int
+	for range 20 { // which uses up a number
+		if err := conn.NewRaw(`SET synchronous_commit = off; SELECT pg_notify('elsewhere', '')`).Scan(t.Context(), new(string)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	seen, err := b.reader.snapshot(t.Context(), conn)
+	if err == nil {
+		err = conn.NewRaw(`SELECT pg_backend_pid()`).Scan(t.Context(), &pid)
+	}
+	if err == nil {
+		err = syscall.Kill(pid, syscall.SIGKILL)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = conn.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	for {
+		_, err := (broadcaster{b}).Publish(ctx, coord.NewEvent{Topic: "a", Kind: "k", Key: "once"})
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, coord.ErrUnavailable) || ctx.Err() != nil {
+			t.Fatal(err)
+		}
+	}
+	if conn, err = b.coordination.Conn(ctx); err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := b.reader.look(ctx, conn, seen); err != nil {
+		t.Fatal(err)
+	}
+	if lag := s.Lag(); lag != 1 {
+		t.Errorf("the stream knows of %d events, want 1", lag)
 	}
 }
 

@@ -426,7 +426,7 @@ END $$;
 
 -- coord_news returns the events of the transactions that a snapshot did not show and
 -- the present one does, in order per topic, behind a row whose kind is the server's
--- start and the present snapshot. The snapshot did not show those from next on, nor
+-- start, that of its statistics, which a crash ends, and the present snapshot. The snapshot did not show those from next on, nor
 -- those that were running. Microseconds since 1970 cost less to hand on than a time.
 -- +goose StatementBegin
 CREATE FUNCTION coord_news(next xid8, running xid8[])
@@ -434,7 +434,8 @@ RETURNS TABLE (topic text, seq bigint, tag bigint, prev bigint, at bigint, kind 
 LANGUAGE plpgsql STABLE SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 #variable_conflict use_column
 BEGIN
-    kind := extract(epoch FROM pg_postmaster_start_time()) || ':' || pg_current_snapshot();
+    kind := extract(epoch FROM pg_postmaster_start_time()) || '/' ||
+        extract(epoch FROM pg_stat_get_bgwriter_stat_reset_time()) || ':' || pg_current_snapshot();
     RETURN NEXT;
     -- The upper bound is for events that were restored from another server.
     RETURN QUERY SELECT e.topic, e.seq, e.tag, e.prev, round(date_part('epoch', e.at) * 1000000)::bigint, e.kind, e.payload FROM (
