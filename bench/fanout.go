@@ -53,7 +53,7 @@ func fanoutRows() (all []measurement) {
 		func(ctx context.Context, _ subject, length time.Duration, prepares func(string)) (row, error) {
 			return fanout(ctx, length, prepares, room{sockets: 1000, others: 5000}, "alone", room{sockets: 1000}, deliveries)
 		},
-	})
+	}, measurement{"resume/1000", measureResume})
 }
 
 // room is how many sockets are in the room, and how many in none.
@@ -88,8 +88,9 @@ func fanout(
 
 // usage is what a fan-out server says of its process.
 type usage struct {
-	RSS int64 `json:"rss_kb"`
-	CPU int64 `json:"cpu_us"`
+	RSS  int64 `json:"rss_kb"`
+	Peak int64 `json:"peak_kb"`
+	CPU  int64 `json:"cpu_us"`
 }
 
 // audience is a fan-out server with the sockets of its room.

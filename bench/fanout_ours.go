@@ -41,7 +41,7 @@ const fanoutRoom = 1
 // serveHub is the application's hub, with tickets, positions and history, on the memory
 // driver.
 func serveHub(ctx context.Context, mux *http.ServeMux) (func(context.Context, []byte) error, error) {
-	backend := memory.Open(memory.Options{})
+	backend := memory.Open(memory.Options{Retain: 20_000})
 	log := slog.New(slog.DiscardHandler)
 	all := everybody{user: chat.User{ID: 1, Name: "Ada"}}
 	h := hub.New(backend, hub.Services{Sessions: all, Rooms: all}, metrics.New("bench", "memory"), hub.Options{}, log)

@@ -88,11 +88,15 @@ func ownUsage() (u usage, err error) {
 		return u, nil //nolint:nilerr // only Linux tells
 	}
 	for line := range strings.Lines(string(status)) {
-		if rest, ok := strings.CutPrefix(line, "VmRSS:"); ok {
-			u.RSS, err = strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
+		for name, into := range map[string]*int64{"VmRSS:": &u.RSS, "VmHWM:": &u.Peak} {
+			if rest, ok := strings.CutPrefix(line, name); ok {
+				if *into, err = strconv.ParseInt(strings.Fields(rest)[0], 10, 64); err != nil {
+					return u, err
+				}
+			}
 		}
 	}
-	return u, err
+	return u, nil
 }
 
 // serveFloor does the least that a server can: one goroutine a socket writes finished

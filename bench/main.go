@@ -87,7 +87,7 @@ var drivers = []struct {
 	{"memory", openMemory, workloads()},
 	{"sqlite", openSQLite, append(workloads(), queueRows(40_000, 5_000)...)},
 	{"hub", openNothing, fanoutRows()},
-	{"pg", openPG, slices.Concat(workloads(), queueRows(60_000, 40_000), acrossRows())},
+	{"pg", openPG, slices.Concat(workloads(), queueRows(60_000, 40_000), acrossRows(), []measurement{{"idle/1000", measureIdle}})},
 }
 
 func run(ctx context.Context, out, progress io.Writer, getenv func(string) string) error {

@@ -106,6 +106,13 @@ func TestStolenRunsAreNamed(t *testing.T) {
 		if err := e.Claimer().Finish(e.Context(), stolen...); err != nil {
 			e.Fatal(err)
 		}
+		// All have ended when the first call is answered, however they were gathered until then.
+		e.hook(func(_ context.Context, call string) error {
+			if call == "finish" {
+				time.Sleep(time.Millisecond)
+			}
+			return nil
+		}, nil)
 		time.Sleep(2 * time.Second)
 		for i, r := range queued {
 			state := coord.Succeeded
