@@ -1,7 +1,8 @@
 // Command bench measures every driver beside something else, in the same run: the
 // floor, which is the same purpose by the plainest statements through database/sql
-// or by the raw operation in memory; River on the same server or disk; or the
-// driver itself in easier circumstances.
+// or by the raw operation in memory; River on the same server or disk; centrifuge and
+// melody, for what goes across replicas and out to sockets; or the same of ours in
+// easier circumstances.
 //
 // These variables of the environment steer it:
 //

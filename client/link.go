@@ -35,11 +35,11 @@ type link struct {
 	events  eventParser
 
 	// Guarded by the client's lock.
-	lastID  int
-	answers map[string]func(frame)
-	calls   map[string]context.CancelCauseFunc // of tools
-	moved   *time.Timer                        // ends the connection when the server has asked for that
-	todo    []func()                           // when the lock is free again
+	lastID   int
+	answers  map[string]func(frame)
+	calls    map[string]context.CancelCauseFunc // of tools
+	moved    *time.Timer                        // ends the connection when the server has asked for that
+	unlocked []func()                           // when the lock is free again
 }
 
 // connect opens a connection and reads its welcome.
@@ -186,10 +186,10 @@ func (l *link) receive(message []byte) error {
 func (l *link) take(in func()) {
 	l.client.mu.Lock()
 	in()
-	todo := l.todo
-	l.todo = nil
+	unlocked := l.unlocked
+	l.unlocked = nil
 	l.client.mu.Unlock()
-	for _, do := range todo {
+	for _, do := range unlocked {
 		do()
 	}
 }

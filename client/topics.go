@@ -222,7 +222,7 @@ func (l *link) event(e coord.Event) {
 	}
 	if c.bytes >= c.o.QueueBytes {
 		t.stage = leaving
-		l.todo = append(l.todo, func() { l.leave(e.Topic) })
+		l.unlocked = append(l.unlocked, func() { l.leave(e.Topic) })
 		return
 	}
 	t.last = e.Position
@@ -319,7 +319,7 @@ func (l *link) resumed(from map[string]coord.Position, answer frame) {
 		l.later(time.Second+upTo(4*time.Second), func() { l.resubscribe(names) })
 	case len(names) > 1: // one of them is refused: which?
 		for _, name := range names {
-			l.todo = append(l.todo, func() { l.resubscribe([]string{name}) })
+			l.unlocked = append(l.unlocked, func() { l.resubscribe([]string{name}) })
 		}
 	default:
 		c.refused(names[0], err)

@@ -13,7 +13,8 @@
 //   - [Calls] are questions whose one answer reaches whoever waits, on any
 //     replica.
 //
-// [Backend.InTx] joins them, and the caller's own rows, in one transaction.
+// [Backend.InTx] joins runs, events and calls, and the caller's own rows, in one
+// transaction.
 //
 // The drivers are coord/pg (PostgreSQL 15 or newer: several replicas),
 // coord/sqlite (one file: one machine) and coord/memory (one process: tests). A
