@@ -256,6 +256,13 @@ func (r *running) idle() {
 	}
 }
 
+// unwrittenEnds is how many runs have ended whose end the store does not have yet.
+func (r *running) unwrittenEnds() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.unwritten
+}
+
 func (e *env) enqueue(runs ...coord.NewRun) []coord.Run {
 	e.Helper()
 	queued, err := e.Claimer().Enqueue(e.Context(), runs...)
