@@ -97,6 +97,10 @@ func TestPackagesKeepToTheirNeighbours(t *testing.T) {
 			pkg: "./coord/coordtest", without: append(drivers, "database/sql"),
 			only: []string{coord, "pgregory.net/rapid", "go.uber.org/goleak", "github.com/anishathalye/porcupine"},
 		},
+		{
+			pkg:  "./coord/httplimit", // other programs link it
+			only: []string{coord, "github.com/realclientip/realclientip-go"}, without: append(drivers, coord+"/coordtest", "testing"),
+		},
 		{pkg: "./coord/pg", without: []string{
 			drivers[1], drivers[2], coord + "/coordtest", "modernc.org/sqlite", "github.com/uptrace/bun/dialect/sqlitedialect",
 		}},

@@ -24,11 +24,11 @@ import (
 type fanoutServer func(ctx context.Context, mux *http.ServeMux) (publish func(ctx context.Context, payload []byte) error, err error)
 
 var fanoutServers = map[string]fanoutServer{
-	"ours": serveHub, "floor": serveFloor, "melody": serveMelody, "centrifuge": serveCentrifuge,
+	"ours": serveHub, "past": servePast, "floor": serveFloor, "melody": serveMelody, "centrifuge": serveCentrifuge,
 }
 
 var diallers = map[string]dialler{
-	"ours": dialHub, "floor": dialPlain, "melody": dialPlain, "centrifuge": dialCentrifuge,
+	"ours": dialHub, "past": dialHub, "floor": dialPlain, "melody": dialPlain, "centrifuge": dialCentrifuge,
 }
 
 // serve is what a process of a fan-out server does, until its input ends.

@@ -85,10 +85,12 @@ var drivers = []struct {
 	open func(ctx context.Context) (subject, error)
 	rows []measurement
 }{
-	{"memory", openMemory, workloads()},
+	{"memory", openMemory, append(workloads(), limiterMemoryRows()...)},
 	{"sqlite", openSQLite, append(workloads(), queueRows(40_000, 5_000)...)},
-	{"hub", openNothing, fanoutRows()},
-	{"pg", openPG, slices.Concat(workloads(), queueRows(60_000, 40_000), acrossRows(), []measurement{{"idle/1000", measureIdle}})},
+	{"hub", openNothing, append(fanoutRows(), measurement{"fanout-slow-other/1000", measureSlow})},
+	{"pg", openPG, slices.Concat(workloads(), limiterPGRows(), queueRows(60_000, 40_000), acrossRows(), []measurement{
+		{"publish-notify/32", measureNotify}, {"idle/1000", measureIdle},
+	})},
 }
 
 func run(ctx context.Context, out, progress io.Writer, getenv func(string) string) error {

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"sync"
 	"time"
 
@@ -96,6 +97,23 @@ func (s *memoryStore) floor(_ context.Context, w coordtest.Workload) (floor, err
 			tickets[hash] = "user"
 			delete(tickets, hash)
 		}), nil
+	case "receipt":
+		outcomes := make(map[string][]byte)
+		n := 0
+		return one(func(int) {
+			n++
+			key := strconv.Itoa(n)
+			outcomes[key] = nil
+			outcomes[key] = payload
+		}), nil
+	case "receipt-again":
+		outcomes := make(map[string][]byte)
+		keys := make([]string, 1_000)
+		for i := range keys {
+			keys[i] = strconv.Itoa(i)
+			outcomes[keys[i]] = payload
+		}
+		return one(func(int) { _ = outcomes[keys[random.IntN(len(keys))]] }), nil
 	case "publish-many", "publish-hot", "deliver":
 		var log []coord.Event
 		cursors := make([]int, w.Callers)

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -62,6 +63,7 @@ func (s *pgSubject) prepare(ctx context.Context) error {
 		CREATE TABLE floor_runs (LIKE coord_runs INCLUDING ALL);
 		CREATE TABLE floor_limits (LIKE coord_limits INCLUDING ALL) WITH (fillfactor = 50);
 		CREATE TABLE floor_tickets (LIKE coord_tickets INCLUDING ALL);
+		CREATE TABLE floor_receipts (LIKE coord_receipts INCLUDING ALL);
 		CREATE TABLE floor_events (LIKE coord_events INCLUDING ALL)`)
 	return err
 }
@@ -125,8 +127,11 @@ func (s *pgStore) close() {
 	_, _ = s.subject.admin.ExecContext(ctx, `DROP DATABASE `+s.name+` WITH (FORCE)`)
 }
 
+// patient has a limiter wait for its store, so that what is measured is that.
+var patient = coord.LimiterOptions{Deadline: time.Minute}
+
 func (s *pgStore) connect(ctx context.Context, hints bool) (coord.Backend, error) {
-	o := pg.Options{URL: s.url}
+	o := pg.Options{URL: s.url, Options: coord.Options{Limiter: patient}}
 	if !hints {
 		o.ListenURL = "postgres://127.0.0.1:1/nobody?sslmode=disable"
 	}
@@ -246,7 +251,12 @@ var pgStatements = statements{
 	look: `SELECT tat FROM floor_limits WHERE key = $1`,
 	issue: `INSERT INTO floor_tickets (hash, purpose, user_id, session_id, origin, scope, ttl, expires_at)
 		VALUES ($1, 'ws', 'user', $2, '', '', 30000000, now() + interval '30 seconds')`,
-	redeem:  `DELETE FROM floor_tickets WHERE hash = $1 RETURNING session_id`,
+	redeem: `DELETE FROM floor_tickets WHERE hash = $1 RETURNING session_id`,
+	hold: `INSERT INTO floor_receipts (key, fingerprint, holder, token, keep, until)
+		VALUES ($1, $1, 'bench', 1, 86400000000, now() + interval '30 seconds')`,
+	done: `UPDATE floor_receipts SET done = true, body = $2, until = now() + keep * interval '1 microsecond'
+		WHERE key = $1 AND token = 1`,
+	outcome: `SELECT body FROM floor_receipts WHERE key = $1`,
 	publish: `INSERT INTO floor_events (topic, seq, tag, prev, kind, payload, at) VALUES ($1, $2, 7, 7, 'bench', $3, clock_timestamp())`,
 	follow:  `SELECT seq, payload FROM floor_events WHERE topic = $1 AND seq > $2 ORDER BY seq`,
 }

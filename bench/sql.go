@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
 	"database/sql"
 	"fmt"
 	"math/rand/v2"
@@ -23,6 +24,9 @@ type statements struct {
 	look    string // $1: key; returns the TAT
 	issue   string // $1: hash, $2: session
 	redeem  string // $1: hash; returns the session
+	hold    string // $1: key
+	done    string // $1: key, $2: body
+	outcome string // $1: key; returns the body
 	publish string // $1: topic, $2: number, $3: payload
 	follow  string // $1: topic, $2: behind; returns number and payload
 	queue   string // $1: how many runs to queue
@@ -108,6 +112,37 @@ func (s *sqlFloors) floor(ctx context.Context, w coordtest.Workload) (floor, err
 			_, err := collect[string](redeem.QueryContext(ctx, hash[:]))
 			return 1, err
 		}}, nil
+	case "receipt":
+		hold, done := prepare(s.write, s.hold), prepare(s.write, s.done)
+		return floor{op: func(ctx context.Context, _ int) (int, error) {
+			key := sha256.Sum256(fmt.Appendf(nil, "%s/%d", w.Name, number.Add(1)))
+			if _, err := hold.ExecContext(ctx, s.args(key[:])...); err != nil {
+				return 0, err
+			}
+			_, err := done.ExecContext(ctx, s.args(key[:], payload)...)
+			return 1, err
+		}}, nil
+	case "receipt-again":
+		hold, done, outcome := prepare(s.write, s.hold), prepare(s.write, s.done), prepare(s.read, s.outcome)
+		keys := make([][sha256.Size]byte, 1_000)
+		return floor{
+			setup: func(ctx context.Context) error {
+				for i := range keys {
+					keys[i] = sha256.Sum256(fmt.Appendf(nil, "%s/%d/%d", w.Name, w.Callers, i))
+					if _, err := hold.ExecContext(ctx, s.args(keys[i][:])...); err != nil {
+						return err
+					}
+					if _, err := done.ExecContext(ctx, s.args(keys[i][:], payload)...); err != nil {
+						return err
+					}
+				}
+				return nil
+			},
+			op: func(ctx context.Context, caller int) (int, error) {
+				_, err := collect[[]byte](outcome.QueryContext(ctx, keys[random[caller].IntN(len(keys))][:]))
+				return 1, err
+			},
+		}, nil
 	case "publish-many", "publish-hot":
 		publish := prepare(s.write, s.publish)
 		return floor{op: func(ctx context.Context, caller int) (int, error) {

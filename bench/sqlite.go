@@ -210,6 +210,9 @@ func sqliteStatements() statements {
 		issue: `INSERT INTO coord_tickets (hash, purpose, user_id, session_id, origin, scope, ttl, expires_at)
 			VALUES (?1, 'ws', 'user', ?2, '', '', 30000000, ?3 + 30000000)`,
 		redeem:  `DELETE FROM coord_tickets WHERE hash = ?1 RETURNING session_id`,
+		hold:    `INSERT INTO coord_receipts (key, fingerprint, holder, keep, until) VALUES (?1, ?1, 'bench', 86400000000, ?2 + 30000000)`,
+		done:    `UPDATE coord_receipts SET done = 1, body = ?2, until = ?3 + keep WHERE key = ?1 AND holder = 'bench'`,
+		outcome: `SELECT body FROM coord_receipts WHERE key = ?1`,
 		publish: `INSERT INTO coord_events (topic, seq, tag, prev, kind, payload, at) VALUES (?1, ?2, 7, 7, 'bench', ?3, ?4)`,
 		follow:  `SELECT seq, payload FROM coord_events WHERE topic = ?1 AND seq > ?2 ORDER BY seq`,
 	}

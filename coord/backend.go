@@ -14,6 +14,7 @@ type Backend interface {
 	Broadcaster() Broadcaster
 	Directory() Directory
 	Calls() Calls
+	Receipts() Receipts
 
 	// InTx runs fn in one transaction of the store and commits when fn returns
 	// nil. What fn does through tx, and on a SQL driver the caller's own rows
@@ -65,6 +66,10 @@ type Tx interface {
 	OpenCall(ctx context.Context, n NewCall) (Call, error)
 	// CancelCall is [Calls.Cancel].
 	CancelCall(ctx context.Context, id CallID, reason string) error
+	// CompleteReceipt is [Receipts.Complete]; with it an effect in the store and its
+	// outcome become one. When it returns ErrFenced, return that error: the effect is
+	// rolled back.
+	CompleteReceipt(ctx context.Context, held Receipt, o ReceiptOutcome) error
 	// Unwrap returns the driver's transaction: a bun.Tx (which embeds *sql.Tx) on
 	// the PostgreSQL and SQLite drivers, nil on memory.
 	Unwrap() any

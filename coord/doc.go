@@ -10,10 +10,12 @@
 //     resume on any replica;
 //   - the [Directory] says who is connected where, for as long as their replica
 //     lives;
+//   - [Receipts] let what is asked for under one key be done once, and all who ask
+//     get its outcome;
 //   - [Calls] are questions whose one answer reaches whoever waits, on any
 //     replica.
 //
-// [Backend.InTx] joins runs, events and calls, and the caller's own rows, in one
+// [Backend.InTx] joins runs, events, calls and receipts, and the caller's own rows, in one
 // transaction.
 //
 // The drivers are coord/pg (PostgreSQL 15 or newer: several replicas),
@@ -29,7 +31,8 @@
 //	at most Concurrency.Limit runs of a key     yes            yes            yes
 //	a stale token changes nothing               yes            yes            yes
 //	a ticket is redeemed at most once           yes            yes            yes
-//	at most Burst + Rate·t/Per is granted       yes            yes            yes
+//	a key has one outcome, while that is kept   yes            yes            yes
+//	at most Burst + Rate·t/Per is granted ⁴     yes            yes            yes
 //	events are dense and in order per topic     yes            yes            yes
 //	resume without a gap, or a reset            yes            yes            while the process lives
 //	a key publishes once, while that is kept    yes            yes            yes
@@ -53,9 +56,12 @@
 // ³ Polling, at an interval that the driver is opened with, where LISTEN can't be had
 // or is not heard.
 //
+// ⁴ While the store is away, by each backend, and told by [Decision].Degraded. On
+// PostgreSQL a crash of the server forgets what was granted in about its last half second.
+//
 // # Time
 //
-// Leases, tickets, limits, calls, due times and retention are decided by the clock of
+// Leases, tickets, limits, calls, receipts, due times and retention are decided by the clock of
 // the store, never by that of a replica. A replica measures only its own
 // deadlines, on its monotonic clock, from before the request.
 //

@@ -54,6 +54,7 @@ type (
 	fakeMember      struct{ *fake }
 	fakeStream      struct{ *fake }
 	fakeCalls       struct{ *fake }
+	fakeReceipts    struct{ *fake }
 	fakeTx          struct{ *fake }
 )
 
@@ -63,6 +64,7 @@ func (f *fake) Limiter() Limiter           { return fakeLimiter{f} }
 func (f *fake) Broadcaster() Broadcaster   { return fakeBroadcaster{f} }
 func (f *fake) Directory() Directory       { return fakeDirectory{f} }
 func (f *fake) Calls() Calls               { return fakeCalls{f} }
+func (f *fake) Receipts() Receipts         { return fakeReceipts{f} }
 func (f *fake) Ping(context.Context) error { return f.call("Backend.Ping") }
 func (f *fake) Close(context.Context) error {
 	return f.call("Backend.Close")
@@ -222,6 +224,21 @@ func (f fakeCalls) Pending(context.Context, string) ([]Call, error) {
 
 func (f fakeCalls) Reap(context.Context, time.Duration) (int, error) { return 1, f.call("Calls.Reap") }
 
+func (f fakeReceipts) Begin(_ context.Context, r ReceiptFor) (Receipt, error) {
+	return Receipt{Key: r.Key, State: ReceiptMine, Token: 1}, f.call("Receipts.Begin")
+}
+
+func (f fakeReceipts) Extend(_ context.Context, held Receipt, _ time.Duration) (Receipt, error) {
+	return held, f.call("Receipts.Extend")
+}
+
+func (f fakeReceipts) Complete(context.Context, Receipt, ReceiptOutcome) error {
+	return f.call("Receipts.Complete")
+}
+func (f fakeReceipts) Release(context.Context, Receipt) error { return f.call("Receipts.Release") }
+func (f fakeReceipts) Changes() (<-chan struct{}, func())     { return nil, func() {} }
+func (f fakeReceipts) Reap(context.Context) (int, error)      { return 1, f.call("Receipts.Reap") }
+
 func (f fakeDirectory) Join(context.Context, NewMember) (Member, error) {
 	if err := f.call("Directory.Join"); err != nil {
 		return nil, err
@@ -284,7 +301,10 @@ func (f fakeTx) OpenCall(context.Context, NewCall) (Call, error) {
 	return Call{}, f.call("Tx.OpenCall")
 }
 func (f fakeTx) CancelCall(context.Context, CallID, string) error { return f.call("Tx.CancelCall") }
-func (f fakeTx) Unwrap() any                                      { return f.fake }
+func (f fakeTx) CompleteReceipt(context.Context, Receipt, ReceiptOutcome) error {
+	return f.call("Tx.CompleteReceipt")
+}
+func (f fakeTx) Unwrap() any { return f.fake }
 
 // secret is that of a ticket. It must not turn up anywhere.
 const secret = "s3cr3t-s3cr3t-s3cr3t-0"
@@ -328,6 +348,7 @@ var (
 	okEvent  = NewEvent{Topic: "room:1", Kind: "k"}
 	okTicket = TicketFor{Purpose: "ws", User: "ann", Session: "s"}
 	okAsk    = NewCall{Target: "user:1", Kind: "confirm"}
+	okHold   = Receipt{Key: "order-7", State: ReceiptMine, Token: 1}
 )
 
 var operations = []operation{
@@ -452,6 +473,21 @@ var operations = []operation{
 	{"Calls.Pending", "calls.pending", "user:1", 1, func(ctx context.Context, o objects) error {
 		return one(o.b.Calls().Pending(ctx, "user:1"))
 	}},
+	{"Receipts.Begin", "receipts.begin", "order-7", 1, func(ctx context.Context, o objects) error {
+		return one(o.b.Receipts().Begin(ctx, ReceiptFor{Key: "order-7"}))
+	}},
+	{"Receipts.Extend", "receipts.extend", "order-7", 1, func(ctx context.Context, o objects) error {
+		return one(o.b.Receipts().Extend(ctx, okHold, time.Minute))
+	}},
+	{"Receipts.Complete", "receipts.complete", "order-7", 1, func(ctx context.Context, o objects) error {
+		return o.b.Receipts().Complete(ctx, okHold, ReceiptOutcome{})
+	}},
+	{"Receipts.Release", "receipts.release", "order-7", 1, func(ctx context.Context, o objects) error {
+		return o.b.Receipts().Release(ctx, okHold)
+	}},
+	{"Receipts.Reap", "receipts.reap", "", 1, func(ctx context.Context, o objects) error {
+		return one(o.b.Receipts().Reap(ctx))
+	}},
 	{"Calls.Reap", "calls.reap", "", 1, func(ctx context.Context, o objects) error {
 		return one(o.b.Calls().Reap(ctx, time.Hour))
 	}},
@@ -510,6 +546,9 @@ var operations = []operation{
 	{"Tx.OpenCall", "tx.open_call", "user:1", 1, func(ctx context.Context, o objects) error {
 		return one(o.tx.OpenCall(ctx, okAsk))
 	}},
+	{"Tx.CompleteReceipt", "tx.complete_receipt", "order-7", 1, func(ctx context.Context, o objects) error {
+		return o.tx.CompleteReceipt(ctx, okHold, ReceiptOutcome{})
+	}},
 	{"Tx.CancelCall", "tx.cancel_call", string(okCall), 1, func(ctx context.Context, o objects) error {
 		return o.tx.CancelCall(ctx, okCall, "no longer needed")
 	}},
@@ -520,8 +559,9 @@ var operations = []operation{
 // withoutError are the methods that can't fail.
 var withoutError = []string{
 	"Backend.Claimer", "Backend.Tickets", "Backend.Limiter", "Backend.Broadcaster", "Backend.Directory", "Backend.Calls",
+	"Backend.Receipts",
 	"Claimer.Hints", "Claimer.Cancels", "Stream.Remove", "Stream.Positions", "Stream.Lag", "Stream.Close", "Tx.Unwrap",
-	"Directory.Changes", "Member.ID", "Member.Deadline",
+	"Directory.Changes", "Receipts.Changes", "Member.ID", "Member.Deadline",
 }
 
 // TestEveryMethodIsTested fails when an interface gets a method that the tables
@@ -534,7 +574,7 @@ func TestEveryMethodIsTested(t *testing.T) {
 	var all []string
 	for _, i := range []reflect.Type{
 		reflect.TypeFor[Backend](), reflect.TypeFor[Claimer](), reflect.TypeFor[Tickets](), reflect.TypeFor[Limiter](),
-		reflect.TypeFor[Broadcaster](), reflect.TypeFor[Directory](), reflect.TypeFor[Member](), reflect.TypeFor[Calls](), reflect.TypeFor[Stream](), reflect.TypeFor[Tx](),
+		reflect.TypeFor[Broadcaster](), reflect.TypeFor[Directory](), reflect.TypeFor[Member](), reflect.TypeFor[Calls](), reflect.TypeFor[Receipts](), reflect.TypeFor[Stream](), reflect.TypeFor[Tx](),
 	} {
 		for m := range i.Methods() {
 			name := i.Name() + "." + m.Name

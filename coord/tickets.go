@@ -16,7 +16,8 @@ import (
 type Tickets interface {
 	// Issue makes a ticket. Only a hash of its secret is stored. At most
 	// MaxTickets tickets of one session are good at a time; a further one
-	// replaces the oldest.
+	// replaces the oldest. A ticket may be lost when the store crashes soon after it
+	// was issued; that lets nobody in.
 	Issue(ctx context.Context, t TicketFor) (Ticket, error)
 	// Redeem burns the ticket and then says what it was for. It succeeds at most
 	// once per ticket over all replicas. Errors: ErrNotFound (unknown, redeemed or

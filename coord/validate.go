@@ -3,6 +3,7 @@ package coord
 import (
 	"errors"
 	"fmt"
+	"math/bits"
 	"slices"
 	"strings"
 	"time"
@@ -285,6 +286,9 @@ func (l *Limit) complete() error {
 	if l.Burst == 0 {
 		l.Burst = l.Rate
 	}
+	if l.Outage == "" {
+		l.Outage = OutageDegrade
+	}
 	switch {
 	case len(l.Key) == 0 || len(l.Key) > maxKey:
 		return fieldError("Limit.Key", "has %d bytes, must have 1 to %d", len(l.Key), maxKey)
@@ -298,10 +302,14 @@ func (l *Limit) complete() error {
 		return fieldError("Limit.Burst", "is %d, must be at least 1", l.Burst)
 	case l.Cost < 0:
 		return fieldError("Limit.Cost", "is %d, must not be negative", l.Cost)
+	case l.Outage != OutageDegrade && l.Outage != OutageDeny && l.Outage != OutageAllow:
+		return fieldError("Limit.Outage", "is %q, must be degrade, deny or allow", l.Outage)
 	}
-	interval := (l.Per.Microseconds() + int64(l.Rate) - 1) / int64(l.Rate)
-	if int64(l.Burst) > maxWindow/interval {
-		return fieldError("Limit.Burst", "is %d, which takes longer than %v to fill", l.Burst, maxSpan)
+	// Nearly always the product tells without a division, which takes longer than all else.
+	if over, most := bits.Mul64(uint64(l.Burst), uint64(l.Per.Microseconds())); over > 0 || most > uint64(maxWindow) {
+		if int64(l.Burst) > maxWindow/l.GCRA().Interval {
+			return fieldError("Limit.Burst", "is %d, which takes longer than %v to fill", l.Burst, maxSpan)
+		}
 	}
 	// A cost above the burst is a valid question with the answer "never".
 	if l.Cost > l.Burst {

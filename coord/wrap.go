@@ -13,7 +13,8 @@ import (
 // Options are what all drivers have in common.
 type Options struct {
 	Logger   *slog.Logger // default: discards
-	Observer Observer     // default: none
+	Observer Observer     // default: none; may be a LimiterObserver
+	Limiter  LimiterOptions
 }
 
 // Wrap puts the seam over a driver: it validates requests and fills in their
@@ -27,10 +28,11 @@ func Wrap(driver Backend, o Options) Backend {
 	s := &seam{driver: driver, log: o.Logger, observer: o.Observer}
 	s.claimer = claimerSeam{s, driver.Claimer()}
 	s.tickets = ticketsSeam{s, driver.Tickets()}
-	s.limiter = limiterSeam{s, driver.Limiter()}
+	s.limiter = newLimiterSeam(s, driver.Limiter(), o)
 	s.broadcaster = broadcasterSeam{s, driver.Broadcaster()}
 	s.directory = directorySeam{s, driver.Directory()}
 	s.calls = callsSeam{s, driver.Calls()}
+	s.receipts = receiptsSeam{s, driver.Receipts()}
 	return s
 }
 
@@ -40,17 +42,19 @@ type seam struct {
 	log      *slog.Logger
 	observer Observer
 	closed   atomic.Bool
-	away     atomic.Bool // the store was unavailable at the last call
-	refused  atomic.Bool // and for more than reading
+	txs      atomic.Int64 // transactions that are under way
+	away     atomic.Bool  // the store was unavailable at the last call
+	refused  atomic.Bool  // and for more than reading
 	turn     sync.Mutex
 	turned   time.Time // when away changed; guarded by turn
 
 	claimer     claimerSeam
 	tickets     ticketsSeam
-	limiter     limiterSeam
+	limiter     *limiterSeam
 	broadcaster broadcasterSeam
 	directory   directorySeam
 	calls       callsSeam
+	receipts    receiptsSeam
 }
 
 func (s *seam) Claimer() Claimer         { return s.claimer }
@@ -59,6 +63,7 @@ func (s *seam) Limiter() Limiter         { return s.limiter }
 func (s *seam) Broadcaster() Broadcaster { return s.broadcaster }
 func (s *seam) Directory() Directory     { return s.directory }
 func (s *seam) Calls() Calls             { return s.calls }
+func (s *seam) Receipts() Receipts       { return s.receipts }
 
 func (s *seam) Ping(ctx context.Context) error {
 	return s.do(ctx, "backend.ping", "", 1, nil, func() error { return s.driver.Ping(ctx) })
@@ -82,7 +87,9 @@ type inTx struct{ s *seam }
 var errInside = &InvalidError{Field: "ctx", Reason: "the backend was called inside InTx; use the Tx"}
 
 // inside reports whether the caller is a transaction's function.
-func (s *seam) inside(ctx context.Context) bool { return ctx.Value(inTx{s}) != nil }
+func (s *seam) inside(ctx context.Context) bool {
+	return s.txs.Load() > 0 && ctx.Value(inTx{s}) != nil
+}
 
 // ownError is an error of the caller's own function, which goes back unchanged.
 type ownError struct{ error }
@@ -91,6 +98,8 @@ func (s *seam) InTx(ctx context.Context, fn func(context.Context, Tx) error) err
 	return s.do(ctx, "backend.tx", "", 1, nil, func() error {
 		var own error
 		err := s.driver.InTx(ctx, func(ctx context.Context, tx Tx) error {
+			s.txs.Add(1)
+			defer s.txs.Add(-1)
 			own = fn(context.WithValue(ctx, inTx{s}, true), txSeam{s, tx})
 			return own
 		})

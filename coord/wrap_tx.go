@@ -92,4 +92,11 @@ func (s txSeam) CancelCall(ctx context.Context, id CallID, reason string) error 
 	return s.run(ctx, "tx.cancel_call", string(id), 1, nil, id.known(func() error { return s.driver.CancelCall(ctx, id, reason) }))
 }
 
+func (s txSeam) CompleteReceipt(ctx context.Context, held Receipt, o ReceiptOutcome) error {
+	bad := invalid(receiptKey("Receipt.Key", held.Key), o.complete())
+	return s.run(ctx, "tx.complete_receipt", held.Key, 1, bad, held.held(func() error {
+		return s.driver.CompleteReceipt(ctx, held, o)
+	}))
+}
+
 func (s txSeam) Unwrap() any { return s.driver.Unwrap() }

@@ -14,7 +14,7 @@ import (
 	"github.com/tandemhq/tandem/coord"
 )
 
-// Metrics has a registry of its own. It is a [coord.Observer].
+// Metrics has a registry of its own. It is a [coord.LimiterObserver].
 type Metrics struct {
 	registry *prometheus.Registry
 
@@ -33,13 +33,17 @@ type Metrics struct {
 	HistoryBytes prometheus.Gauge       // history that is at hand for them
 	HTTPRequests *prometheus.CounterVec // by method and status class
 
+	decisions *prometheus.CounterVec // of the limiter, by source and outcome
+	degraded  prometheus.Gauge
+	outages   prometheus.Counter // of the limiter's store
+
 	lag atomic.Pointer[func() int64]
 
 	DirectoryEntries prometheus.Gauge   // connections of this replica in the directory
 	DirectoryJoins   prometheus.Counter // times that it became a member of it
 }
 
-var _ coord.Observer = (*Metrics)(nil)
+var _ coord.LimiterObserver = (*Metrics)(nil)
 
 // New returns metrics that also tell the version and the driver.
 func New(version, driver string) *Metrics {
@@ -76,6 +80,14 @@ func New(version, driver string) *Metrics {
 		HistoryBytes: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "tandem_socket_history_bytes", Help: "Recent events that are at hand for clients that are behind.",
 		}),
+		decisions: counters("tandem_limiter_decisions_total",
+			"Decisions of the limiter, by who decided and what.", "source", "outcome"),
+		degraded: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "tandem_limiter_degraded", Help: "1 while this replica limits by itself, for the store is away.",
+		}),
+		outages: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "tandem_limiter_outages_total", Help: "Times that this replica began to limit by itself.",
+		}),
 		Frames:       counters("tandem_socket_frames_total", "Frames that clients sent.", "type"),
 		HTTPRequests: counters("tandem_http_requests_total", "HTTP requests that were answered.", "method", "status"),
 		DirectoryEntries: prometheus.NewGauge(prometheus.GaugeOpts{
@@ -90,7 +102,7 @@ func New(version, driver string) *Metrics {
 		ConstLabels: prometheus.Labels{"version": version, "driver": driver},
 	})
 	info.Set(1)
-	m.registry.MustRegister(m.operations, m.items, m.seconds, m.Connections, m.Closes, m.Events, m.Resets,
+	m.registry.MustRegister(m.operations, m.items, m.seconds, m.decisions, m.degraded, m.outages, m.Connections, m.Closes, m.Events, m.Resets,
 		m.lagGauge(), m.Overflows, m.Frames, m.Topics, m.HistoryReads, m.HistoryBytes, m.HTTPRequests, m.DirectoryEntries, m.DirectoryJoins, info,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
@@ -126,6 +138,25 @@ func (m *Metrics) Observe(_ context.Context, o coord.Observation) {
 	if o.Err == nil {
 		m.items.WithLabelValues(o.Op).Add(float64(o.Items))
 	}
+}
+
+// Decided counts a decision of the limiter.
+func (m *Metrics) Decided(_ context.Context, d coord.Decision) {
+	outcome := "denied"
+	if d.Allowed {
+		outcome = "granted"
+	}
+	m.decisions.WithLabelValues(string(d.Source), outcome).Inc()
+}
+
+// Degraded notes that the limiter decides without the store, or no longer does.
+func (m *Metrics) Degraded(degraded bool) {
+	if !degraded {
+		m.degraded.Set(0)
+		return
+	}
+	m.degraded.Set(1)
+	m.outages.Inc()
 }
 
 var outcomes = []struct {

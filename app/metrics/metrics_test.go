@@ -20,6 +20,11 @@ func TestObserve(t *testing.T) {
 		m.Observe(t.Context(), coord.Observation{Op: "claimer.claim", Items: 3, Err: err, Took: time.Millisecond})
 	}
 	m.Observe(t.Context(), coord.Observation{Op: "claimer.claim", Err: context.Canceled})
+	m.Decided(t.Context(), coord.Decision{Allowed: true, Source: coord.SourceStore})
+	m.Decided(t.Context(), coord.Decision{Source: coord.SourceDeniedCache})
+	for _, degraded := range []bool{true, false, true} {
+		m.Degraded(degraded)
+	}
 	m.FollowLag(func() int64 { return 7 })
 	w := httptest.NewRecorder()
 	m.Handler().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "GET", "/metrics", nil))
@@ -32,6 +37,10 @@ func TestObserve(t *testing.T) {
 		`tandem_coord_operations_total{op="claimer.claim",outcome="error"} 1`,
 		`tandem_coord_items_total{op="claimer.claim"} 3`,
 		`tandem_coord_operation_seconds_count{op="claimer.claim"} 6`,
+		`tandem_limiter_decisions_total{outcome="granted",source="store"} 1`,
+		`tandem_limiter_decisions_total{outcome="denied",source="denied-cache"} 1`,
+		`tandem_limiter_degraded 1`,
+		`tandem_limiter_outages_total 2`,
 		`tandem_event_lag 7`,
 		`tandem_build_info{driver="memory",version="1.2"} 1`,
 	} {

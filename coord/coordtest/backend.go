@@ -86,6 +86,7 @@ func afterClose(f *fixture) {
 	c, tickets, limiter, broadcaster, calls := b.Claimer(), b.Tickets(), b.Limiter(), b.Broadcaster(), b.Calls()
 	limit := coord.Limit{Key: "k", Rate: 1, Per: time.Second}
 	directory, member := b.Directory(), f.join(b, "m")
+	receipts, held := b.Receipts(), f.begin(b, order("k", "ada"), coord.ReceiptMine)
 	must(f, "Close", b.Close(f.ctx))
 	first := func(_ any, err error) error { return err }
 	for _, call := range []struct {
@@ -147,6 +148,15 @@ func afterClose(f *fixture) {
 		{"Wait", func() error { return first(calls.Wait(f.ctx, coord.NewCallID())) }},
 		{"Pending", func() error { return first(calls.Pending(f.ctx, "ada")) }},
 		{"calls' Reap", func() error { return first(calls.Reap(f.ctx, 0)) }},
+		{"Begin", func() error { return first(receipts.Begin(f.ctx, order("k", "ada"))) }},
+		{"receipts' Extend", func() error { return first(receipts.Extend(f.ctx, held, lease)) }},
+		{"Complete", func() error { return receipts.Complete(f.ctx, held, coord.ReceiptOutcome{}) }},
+		{"Release", func() error { return receipts.Release(f.ctx, held) }},
+		{"receipts' Reap", func() error { return first(receipts.Reap(f.ctx)) }},
+		{"Do", func() error {
+			_, _, err := coord.Do(f.ctx, receipts, order("k", "bob"), nil)
+			return err
+		}},
 	} {
 		err := call.do()
 		if !errors.Is(err, coord.ErrClosed) {
@@ -188,6 +198,9 @@ func noLeak(f *fixture) {
 	must(f, "Subscribe", err)
 	f.publish(b, event("t", "x"))
 	f.next(stream, 1)
+	_, stopReceipts := b.Receipts().Changes()
+	_, _, err = coord.Do(f.ctx, b.Receipts(), order("k", ""), effectIn(b, "t"))
+	must(f, "Do", err)
 	_, stopChanges := b.Directory().Changes()
 	f.register(f.join(b, "m"), "k", "")
 	waiting := f.waiting(f.ctx, b, f.openCall(b, question("ada")).ID)
@@ -196,6 +209,7 @@ func noLeak(f *fixture) {
 	stopHints()
 	stopCancels()
 	stopChanges()
+	stopReceipts()
 	f.received(waiting)
 	if err := goleak.Find(before); err != nil {
 		f.Errorf("after Close: %v", err)

@@ -2,7 +2,6 @@ package coordtest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/bits"
 	"math/rand/v2"
@@ -69,7 +68,9 @@ type Workload struct {
 //	claim-single         claims one run of 1,000 and releases it
 //	decision-uniform     a granted decision on one of 10,000 keys
 //	decision-hot-denied  a denied decision on one key
-//	ticket               issues a ticket and redeems it
+//	ticket               issues a ticket of one of 1,000 sessions and redeems it
+//	receipt              does what is asked for under a fresh key, which is nothing
+//	receipt-again        gets the stored outcome of one of 1,000 keys, 200 bytes
 //	publish-many         publishes an event of 200 bytes on one of 1,000 topics
 //	publish-hot          publishes an event of 200 bytes on one topic
 //	deliver              publishes an event and reads a stream of all callers' events up
@@ -84,6 +85,8 @@ func Workloads(b coord.Backend) []Workload {
 			l.decisions(callers),
 			l.denials(callers),
 			l.tickets(callers),
+			l.receipts(callers),
+			l.replays(callers),
 			l.publishes("publish-many", callers, 1_000),
 			l.publishes("publish-hot", callers, 1),
 			l.deliveries(callers),
@@ -156,8 +159,8 @@ func (l load) decisions(callers int) Workload {
 		Op: func(ctx context.Context, caller int) (int, error) {
 			key := keys[random[caller].IntN(len(keys))]
 			d, err := l.Limiter().Allow(ctx, coord.Limit{Key: key, Rate: 1_000_000, Per: time.Second})
-			if err == nil && !d.Allowed {
-				err = errors.New("a decision that should be granted was denied")
+			if err == nil && (!d.Allowed || d.Degraded) {
+				err = fmt.Errorf("a decision that should be granted is %+v", d)
 			}
 			return 1, err
 		},
@@ -181,17 +184,54 @@ func (l load) denials(callers int) Workload {
 }
 
 func (l load) tickets(callers int) Workload {
-	sessions := l.names("session", callers)
+	sessions, random := l.names("session", 1_000), randoms(callers)
 	return Workload{
 		Name: "ticket", Callers: callers, Setup: nothing, Close: func() {},
 		Op: func(ctx context.Context, caller int) (int, error) {
-			t := pass(sessions[caller])
+			t := pass(sessions[random[caller].IntN(len(sessions))])
 			ticket, err := l.Tickets().Issue(ctx, t)
 			if err != nil {
 				return 0, err
 			}
 			_, err = l.Tickets().Redeem(ctx, ticket.Secret, using(t))
 			return 1, err
+		},
+	}
+}
+
+// nothingDone is what is done under a key.
+func nothingDone(context.Context, coord.Receipt) ([]byte, error) { return benchPayload, nil }
+
+func (l load) receipts(callers int) Workload {
+	var number atomic.Int64
+	return Workload{
+		Name: "receipt", Callers: callers, Setup: nothing, Close: func() {},
+		Op: func(ctx context.Context, _ int) (int, error) {
+			key := fmt.Sprintf("receipt/%s/%d", l.id, number.Add(1))
+			_, _, err := coord.Do(ctx, l.Receipts(), coord.ReceiptFor{Key: key, Fingerprint: benchPayload}, nothingDone)
+			return 1, err
+		},
+	}
+}
+
+func (l load) replays(callers int) Workload {
+	keys, random := l.names("done", 1_000), randoms(callers)
+	do := func(ctx context.Context, key string) error {
+		_, _, err := coord.Do(ctx, l.Receipts(), coord.ReceiptFor{Key: key, Fingerprint: benchPayload}, nothingDone)
+		return err
+	}
+	return Workload{
+		Name: "receipt-again", Callers: callers, Close: func() {},
+		Setup: func(ctx context.Context) error {
+			for _, key := range keys {
+				if err := do(ctx, key); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+		Op: func(ctx context.Context, caller int) (int, error) {
+			return 1, do(ctx, keys[random[caller].IntN(len(keys))])
 		},
 	}
 }

@@ -63,8 +63,8 @@ type Capabilities struct {
 
 // Store is an empty store of the driver under test, with a clock of its own.
 type Store interface {
-	// Open opens a handle on the store, as Open of the driver does. The suite
-	// closes it.
+	// Open opens a handle on the store, as Open of the driver does, with
+	// [LimiterOptions]. The suite closes it.
 	Open(t *testing.T) coord.Backend
 	// Now returns what the store's clock says, in whole microseconds.
 	Now() time.Time
@@ -119,6 +119,7 @@ func Run(t *testing.T, h Harness) {
 		{"broadcaster", broadcasterTests},
 		{"directory", directoryTests},
 		{"calls", callTests},
+		{"receipts", receiptTests},
 		{"tx", txTests},
 		{"text", textTests},
 		{"faults", faultTests},

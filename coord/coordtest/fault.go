@@ -73,7 +73,8 @@ func Nth(op string, n int, fault Fault) Plan {
 }
 
 // Faulty returns a backend whose calls meet the faults of a plan, as between a
-// program and a store that is far away. It closes b when it is closed.
+// program and a store that is far away. It closes b when it is closed. Decisions of the
+// limiter don't fail for a fault: they are degraded.
 //
 // Hints, Cancels, Changes, Stream.Remove, Stream.Positions, Stream.Lag and the Close methods meet none. A
 // Stream.Next that is cut fails before it takes anything: the answer that is lost
@@ -166,6 +167,10 @@ func (f faulty) Directory() coord.Directory {
 
 func (f faulty) Calls() coord.Calls { return faultyCalls{f.Backend.Calls(), f.injector} }
 
+func (f faulty) Receipts() coord.Receipts {
+	return faultyReceipts{f.Backend.Receipts(), f.injector}
+}
+
 func (f faulty) Ping(ctx context.Context) error {
 	return f.read(ctx, "backend.ping", func() error { return f.Backend.Ping(ctx) })
 }
@@ -232,6 +237,10 @@ func (f faultyTx) OpenCall(ctx context.Context, n coord.NewCall) (coord.Call, er
 
 func (f faultyTx) CancelCall(ctx context.Context, id coord.CallID, reason string) error {
 	return f.read(ctx, "tx.cancel_call", func() error { return f.Tx.CancelCall(ctx, id, reason) })
+}
+
+func (f faultyTx) CompleteReceipt(ctx context.Context, held coord.Receipt, o coord.ReceiptOutcome) error {
+	return f.read(ctx, "tx.complete_receipt", func() error { return f.Tx.CompleteReceipt(ctx, held, o) })
 }
 
 type faultyClaimer struct {
@@ -551,4 +560,29 @@ func (f faultyStream) Next(ctx context.Context) ([]coord.Event, error) {
 
 func (f faultyStream) Add(ctx context.Context, from map[string]coord.Position) error {
 	return f.read(ctx, "stream.add", func() error { return f.Stream.Add(ctx, from) })
+}
+
+type faultyReceipts struct {
+	coord.Receipts
+	*injector
+}
+
+func (f faultyReceipts) Begin(ctx context.Context, r coord.ReceiptFor) (coord.Receipt, error) {
+	return answer(ctx, f.write, "receipts.begin", func() (coord.Receipt, error) { return f.Receipts.Begin(ctx, r) })
+}
+
+func (f faultyReceipts) Extend(ctx context.Context, held coord.Receipt, lease time.Duration) (coord.Receipt, error) {
+	return answer(ctx, f.write, "receipts.extend", func() (coord.Receipt, error) { return f.Receipts.Extend(ctx, held, lease) })
+}
+
+func (f faultyReceipts) Complete(ctx context.Context, held coord.Receipt, o coord.ReceiptOutcome) error {
+	return f.write(ctx, "receipts.complete", func() error { return f.Receipts.Complete(ctx, held, o) })
+}
+
+func (f faultyReceipts) Release(ctx context.Context, held coord.Receipt) error {
+	return f.write(ctx, "receipts.release", func() error { return f.Receipts.Release(ctx, held) })
+}
+
+func (f faultyReceipts) Reap(ctx context.Context) (int, error) {
+	return answer(ctx, f.write, "receipts.reap", func() (int, error) { return f.Receipts.Reap(ctx) })
 }

@@ -134,6 +134,8 @@ var faultTests = []test{
 		equal(f, "what it told", what, coord.TicketFor{})
 		is(f, "Redeem, again", f.redeem(b, ticket.Secret, t), coord.ErrNotFound)
 	}},
+	{"an effect that is asked for behind faults is made once", doHistory},
+	{"Do that is cut off anywhere has its outcome stored once", receiptDeaths},
 	{"a stream goes on after faults", func(f *fixture) {
 		b := Faulty(f.two, Random(4, Rates{Fail: 0.3, Cut: 0.3}, "stream.next"))
 		stream, err := b.Broadcaster().Subscribe(f.ctx, at("t", coord.Head))
@@ -307,5 +309,55 @@ func deaths(f *fixture) {
 		f.state(runs[0].ID, coord.Succeeded)
 		equal(f, what+"how many effects there are", effects(at), 1)
 		must(f, "DeleteTask", f.two.Claimer().DeleteTask(f.ctx, t.Name))
+	}
+}
+
+// receiptDeaths cuts Do off, or fails it, at each of its calls. It, or whoever asks again
+// when the lease has ended, has the outcome; what was done together with it happened once,
+// and so did what was not where Do itself could find out.
+func receiptDeaths(f *fixture) {
+	alone := func(b coord.Backend, topic string) func(context.Context, coord.Receipt) ([]byte, error) {
+		return func(ctx context.Context, _ coord.Receipt) ([]byte, error) {
+			_, err := f.two.Broadcaster().Publish(ctx, event(topic, "effect"))
+			return []byte("stored"), err
+		}
+	}
+	fail, cut := Fault{Fail: true}, Fault{Cut: true}
+	for i, point := range []struct {
+		op    string
+		fault Fault
+		do    func(b coord.Backend, topic string) func(context.Context, coord.Receipt) ([]byte, error)
+		dies  bool
+	}{
+		{"receipts.begin", fail, effectIn, true},
+		{"receipts.begin", cut, effectIn, false},
+		{"receipts.begin", cut, alone, false},
+		{"backend.tx", fail, effectIn, true},
+		{"backend.tx", cut, effectIn, true},
+		{"tx.publish", cut, effectIn, true},
+		{"tx.complete_receipt", fail, effectIn, true},
+		{"tx.complete_receipt", cut, effectIn, true},
+		{"receipts.complete", fail, effectIn, false},
+		{"receipts.complete", cut, effectIn, false},
+		{"receipts.complete", fail, alone, false},
+		{"receipts.complete", cut, alone, false},
+	} {
+		what := fmt.Sprintf("%s, %+v: ", point.op, point.fault)
+		key := fmt.Sprint(i)
+		mortal := Faulty(f.one, Nth(point.op, 1, point.fault))
+		o, _, err := coord.Do(f.ctx, mortal.Receipts(), order(key, ""), point.do(mortal, key))
+		if point.dies {
+			is(f, what+"Do", err, coord.ErrUnavailable)
+		} else {
+			must(f, what+"Do", err)
+			equal(f, what+"the outcome", string(o.Body), "stored")
+		}
+		o, replayed, err := coord.Do(f.ctx, f.two.Receipts(), order(key, ""), point.do(f.two, key))
+		must(f, what+"Do, again", err)
+		equal(f, what+"the outcome", string(o.Body), "stored")
+		equal(f, what+"how many effects there are", f.head(key).Seq, 1)
+		if !point.dies {
+			equal(f, what+"whether it was replayed", replayed, true)
+		}
 	}
 }

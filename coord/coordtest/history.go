@@ -20,6 +20,7 @@ import (
 var historyTests = []test{
 	{"redeeming tickets is linearizable", ticketHistory},
 	{"claiming and finishing is linearizable", claimHistory},
+	{"holding and completing receipts is linearizable", receiptHistory},
 }
 
 // undecided bounds the search for a linearization; the histories are kept so

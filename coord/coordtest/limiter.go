@@ -2,12 +2,18 @@ package coordtest
 
 import (
 	"fmt"
+	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/tandemhq/tandem/coord"
 )
+
+// LimiterOptions are what a [Store] opens its handles with: a denial that is remembered
+// would outlast what [Store].Advance does, and no machine is too slow for the suite.
+var LimiterOptions = coord.LimiterOptions{Deadline: patience, DenyFor: -1}
 
 // perSecond is a bucket that takes rate per second and burst at once.
 func perSecond(key string, rate, burst int) coord.Limit {
@@ -62,8 +68,8 @@ func (f *fixture) exactly(what string, l coord.Limit, want int64) {
 	var allowed atomic.Int64
 	f.together(32, func(_ int, b coord.Backend) {
 		d, err := b.Limiter().Allow(f.ctx, l)
-		if err != nil {
-			f.Errorf("%s: Allow: %v", what, err)
+		if err != nil || d.Degraded {
+			f.Errorf("%s: Allow: %+v, %v", what, d, err)
 		}
 		if d.Allowed {
 			allowed.Add(1)
@@ -143,8 +149,8 @@ var limiterTests = []test{
 		f.together(32, func(i int, b coord.Backend) {
 			for k := range 8 {
 				d, err := b.Limiter().Allow(f.ctx, perSecond(fmt.Sprint("k", (i+k)%8), 1, 3))
-				if err != nil {
-					f.Errorf("Allow: %v", err)
+				if err != nil || d.Degraded {
+					f.Errorf("Allow: %+v, %v", d, err)
 				}
 				if d.Allowed {
 					allowed.Add(1)
@@ -213,6 +219,9 @@ var limiterTests = []test{
 		must(f, "Reset", f.two.Limiter().Reset(f.ctx, "k"))
 		equal(f, "the decision after Reset", f.allow(f.one, costing(l, 2)), granted(2, 0, 2*time.Second))
 	}},
+	{"callers at once while time passes", contended},
+	{"a flood of keys", flooded},
+	{"an outage", limiterOutage},
 	{"AllowAll takes all or nothing", allowAll},
 	{"AllowAll at once, in any order", func(f *fixture) {
 		a, b := perSecond("a", 1, 5), perSecond("b", 1, 7)
@@ -302,4 +311,106 @@ func allowAll(f *fixture) {
 		decide(perSecond("new", 1, 1), costing(b, 9))[0], denied(1, 1, 0, 0))
 	equal(f, "what the new key has", f.peek(perSecond("new", 1, 1)), granted(1, 0, time.Second))
 	equal(f, "a single limit", decide(costing(c, 5)), []coord.Decision{granted(5, 0, 500*time.Millisecond)})
+}
+
+// contended has many wait for one bucket while the clock goes on: who waits must not decide
+// by the time at which it began to.
+func contended(f *fixture) {
+	const steps, rate, burst = 40, 10, 4
+	l := perSecond("k", rate, burst)
+	var granted atomic.Int64
+	stop := make(chan struct{})
+	var callers sync.WaitGroup
+	for i := range 16 {
+		callers.Go(func() {
+			for n := 0; ; n++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				limits := []coord.Limit{l}
+				if n%2 == 1 {
+					limits = append(limits, perSecond(fmt.Sprint("own", i), 1000, 1000))
+				}
+				ds, err := f.handles()[i%2].Limiter().AllowAll(f.ctx, limits...)
+				if err != nil || ds[0].Degraded {
+					f.Errorf("AllowAll: %+v, %v", ds, err)
+					return
+				}
+				if ds[0].Allowed {
+					granted.Add(1)
+				}
+			}
+		})
+	}
+	// Each step waits for the grants that it makes possible, so that none is missed.
+	for step := range steps {
+		for granted.Load() < int64(burst+step) && f.ctx.Err() == nil && !f.Failed() {
+			runtime.Gosched()
+		}
+		f.store.Advance(time.Second / rate)
+	}
+	for granted.Load() < burst+steps && f.ctx.Err() == nil && !f.Failed() {
+		runtime.Gosched()
+	}
+	close(stop)
+	callers.Wait()
+	equal(f, "how many were granted", granted.Load(), burst+steps)
+}
+
+// flooded sprays keys that are new each time. They are reaped when they owe nothing, and
+// one that owes for longer is not forgiven on the way.
+func flooded(f *fixture) {
+	const callers, each = 16, 100
+	honest := coord.Limit{Key: "honest", Rate: 1, Per: 24 * time.Hour, Burst: 1}
+	equal(f, "the decision on the honest key", f.allow(f.one, honest).Allowed, true)
+	f.together(callers, func(i int, b coord.Backend) {
+		for n := range each {
+			d, err := b.Limiter().Allow(f.ctx, perSecond(fmt.Sprint("spray", i, "/", n), 1, 1))
+			if err != nil || !d.Allowed {
+				f.Errorf("a new key: %+v, %v", d, err)
+			}
+		}
+	})
+	equal(f, "how many buckets Reap deleted at once", f.reapBuckets(), 0)
+	f.store.Advance(time.Minute)
+	equal(f, "how many buckets Reap deleted after a minute", f.reapBuckets(), callers*each)
+	equal(f, "the decision on the honest key, again", f.allow(f.two, honest).Allowed, false)
+}
+
+// limiterOutage has a handle that can't reach the store: it keeps to the limit by itself,
+// says so, and leaves the store's buckets as they are.
+func limiterOutage(f *fixture) {
+	b := Faulty(f.one, func(string, int) Fault { return Fault{Fail: true} })
+	l := coord.Limit{Key: "k", Rate: 3, Per: time.Hour}
+	granted := 0
+	for i := range 100 {
+		var ds []coord.Decision
+		var err error
+		if i%2 == 0 {
+			ds, err = b.Limiter().AllowAll(f.ctx, l)
+		} else {
+			ds = make([]coord.Decision, 1)
+			ds[0], err = b.Limiter().Allow(f.ctx, l)
+		}
+		must(f, "Allow during an outage", err)
+		if ds[0].Source != coord.SourceFallback || !ds[0].Degraded || ds[0].Limit != 3 {
+			f.Fatalf("the decision during an outage is %+v", ds[0])
+		}
+		if ds[0].Allowed {
+			granted++
+		}
+	}
+	equal(f, "how many of 100 were granted during an outage", granted, 3)
+	d, err := b.Limiter().Peek(f.ctx, l)
+	must(f, "Peek during an outage", err)
+	equal(f, "whether Peek says that it is degraded", d.Degraded, true)
+	is(f, "Reset during an outage", b.Limiter().Reset(f.ctx, "k"), coord.ErrUnavailable)
+	deny := l
+	deny.Outage = coord.OutageDeny
+	d, err = b.Limiter().Allow(f.ctx, deny)
+	must(f, "Allow during an outage, which denies", err)
+	equal(f, "whether it is granted", d.Allowed, false)
+	equal(f, "what the store says", f.peek(l).Remaining, 2)
 }

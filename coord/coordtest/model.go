@@ -33,6 +33,9 @@ var modelTests = []test{
 	{"directory", func(f *fixture) {
 		f.checkModel(small, func(m model, _ *rapid.T) actions { return newDirectoryModel(m).actions() })
 	}},
+	{"receipts", func(f *fixture) {
+		f.checkModel(small, func(m model, _ *rapid.T) actions { return newReceiptsModel(m).actions() })
+	}},
 }
 
 // small is how many checks of the claimer's model there are for one of another.

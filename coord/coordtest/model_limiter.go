@@ -31,7 +31,16 @@ func newLimiterModel(m model) *limiterModel {
 func (m *limiterModel) actions() actions {
 	return actions{
 		"allow": m.allowOne, "allow all": m.allowSome, "peek": m.peekOne, "reset": m.reset, "reap": m.reapAll, "advance": m.advance,
+		"change a policy": m.change,
 	}
+}
+
+// change gives a key another rate and burst, as a new release of a program does.
+func (m *limiterModel) change(t *rapid.T) {
+	l := &m.limits[rapid.IntRange(0, len(m.limits)-1).Draw(t, "limit")]
+	l.Per = pick(t, "per", time.Millisecond, time.Second, time.Minute, 24*time.Hour)
+	l.Rate = rapid.IntRange(1, min(1000, int(l.Per.Microseconds()))).Draw(t, "rate")
+	l.Burst = rapid.IntRange(1, 50).Draw(t, "burst")
 }
 
 func interval(l coord.Limit) time.Duration {
@@ -43,14 +52,15 @@ func interval(l coord.Limit) time.Duration {
 	return time.Duration(whole) * time.Microsecond
 }
 
-// debt is what a key owes now, as time.
-func (m *limiterModel) debt(key string) time.Duration {
-	return max(0, m.paidAt[key].Sub(m.store.Now()))
+// debt is what a key owes now, as time: never more than a burst, though the clock may have
+// stepped back.
+func (m *limiterModel) debt(l coord.Limit) time.Duration {
+	return min(max(0, m.paidAt[l.Key].Sub(m.store.Now())), interval(l)*time.Duration(l.Burst))
 }
 
 // decide says what a limit alone must answer.
 func (m *limiterModel) decide(l coord.Limit) coord.Decision {
-	each, debt := interval(l), m.debt(l.Key)
+	each, debt := interval(l), m.debt(l)
 	room := each*time.Duration(l.Burst) - debt
 	price := each * time.Duration(l.Cost)
 	if price <= room {
@@ -64,7 +74,14 @@ func (m *limiterModel) decide(l coord.Limit) coord.Decision {
 }
 
 func (m *limiterModel) take(l coord.Limit) {
-	m.paidAt[l.Key] = m.store.Now().Add(m.debt(l.Key) + interval(l)*time.Duration(l.Cost))
+	m.paidAt[l.Key] = m.store.Now().Add(m.debt(l) + interval(l)*time.Duration(l.Cost))
+}
+
+// heal takes off what a key that was denied owes beyond a burst.
+func (m *limiterModel) heal(l coord.Limit) {
+	if most := m.store.Now().Add(interval(l) * time.Duration(l.Burst)); m.paidAt[l.Key].After(most) {
+		m.paidAt[l.Key] = most
+	}
 }
 
 // draw draws a limit with a cost, up to a little above its burst.
@@ -85,6 +102,8 @@ func (m *limiterModel) allowOne(t *rapid.T) {
 	equal(t, "the decision on "+l.Key, got, want)
 	if want.Allowed {
 		m.take(l)
+	} else {
+		m.heal(l)
 	}
 }
 
@@ -97,13 +116,15 @@ func (m *limiterModel) allowSome(t *rapid.T) {
 		all = all && want[i].Allowed
 	}
 	for i, l := range limits {
-		switch {
-		case all:
+		if all {
 			m.take(l)
-		case want[i].Allowed: // it would have granted, and keeps what it has
-			each, debt := interval(l), m.debt(l.Key)
+			continue
+		}
+		if want[i].Allowed { // it would have granted, and keeps what it has
+			each, debt := interval(l), m.debt(l)
 			want[i] = denied(l.Burst, int((each*time.Duration(l.Burst)-debt)/each), 0, debt)
 		}
+		m.heal(l)
 	}
 	got, err := m.backend(t).Limiter().AllowAll(m.ctx, limits...)
 	must(t, "AllowAll", err)
@@ -123,11 +144,24 @@ func (m *limiterModel) reset(t *rapid.T) {
 	delete(m.paidAt, l.Key)
 }
 
+// reapAll makes a difference when the clock steps back behind what was paid.
 func (m *limiterModel) reapAll(t *rapid.T) {
-	_, err := m.backend(t).Limiter().Reap(m.ctx)
-	must(t, "Reap", err)
+	for n := 1; n > 0; {
+		var err error
+		n, err = m.backend(t).Limiter().Reap(m.ctx)
+		must(t, "Reap", err)
+	}
+	for key, at := range m.paidAt {
+		if !at.After(m.store.Now()) {
+			delete(m.paidAt, key)
+		}
+	}
 }
 
 func (m *limiterModel) advance(t *rapid.T) {
-	m.store.Advance(pick(t, "by", time.Microsecond, 99*time.Millisecond, 142857*time.Microsecond, time.Second, 10*time.Second))
+	by := pick(t, "by", time.Microsecond, 99*time.Millisecond, 142857*time.Microsecond, time.Second, 10*time.Second, time.Hour)
+	if m.harness.Capabilities.ClockBack && rapid.IntRange(0, 3).Draw(t, "back") == 0 {
+		by = -by
+	}
+	m.store.Advance(by)
 }

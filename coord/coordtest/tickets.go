@@ -168,6 +168,27 @@ var ticketTests = []test{
 		}
 		must(f, "Redeem of the oldest", f.redeem(f.two, kept.Secret, t))
 	}},
+	{"tickets redeemed at once, of those issued at once, keep to five", func(f *fixture) {
+		for range 5 {
+			var secrets [20]string
+			f.together(len(secrets), func(i int, b coord.Backend) {
+				ticket, err := b.Tickets().Issue(f.ctx, pass("s"))
+				if secrets[i] = ticket.Secret; err != nil {
+					f.Errorf("Issue: %v", err)
+				}
+			})
+			var good atomic.Int64
+			f.together(len(secrets), func(i int, b coord.Backend) {
+				switch err := f.redeem(b, secrets[i], pass("s")); {
+				case err == nil:
+					good.Add(1)
+				case !errors.Is(err, coord.ErrNotFound):
+					f.Errorf("Redeem: %v; want ErrNotFound", err)
+				}
+			})
+			equal(f, "how many of 20 tickets issued and redeemed at once were good", good.Load(), coord.MaxTickets)
+		}
+	}},
 	{"tickets issued at once keep to five", func(f *fixture) {
 		var mu sync.Mutex
 		var secrets []string

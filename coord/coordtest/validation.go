@@ -26,6 +26,7 @@ var validationTests = []test{
 	{"limits", refuses(badLimits)},
 	{"events", refuses(badEvents)},
 	{"entries", refuses(badEntries)},
+	{"receipts", refuses(badReceipts)},
 	{"nothing to do is no error", func(f *fixture) {
 		c := f.one.Claimer()
 		runs, err := c.Enqueue(f.ctx)
@@ -62,6 +63,8 @@ var validationTests = []test{
 		is(f, "Allow with a cancelled context", err, context.Canceled)
 		_, err = f.one.Tickets().Issue(ctx, pass("s"))
 		is(f, "Issue with a cancelled context", err, context.Canceled)
+		_, err = f.one.Receipts().Begin(ctx, order("k", "ada"))
+		is(f, "Begin with a cancelled context", err, context.Canceled)
 		_, err = f.one.Claimer().Trigger(ctx, "n", coord.TriggerOptions{})
 		is(f, "Trigger with a cancelled context", err, context.Canceled)
 		_, _, err = f.one.Claimer().NextDue(ctx)
@@ -442,4 +445,45 @@ var badEntries = []badCall{
 	badFilter("After", "has a NUL", coord.EntryFilter{After: "a\x00"}),
 	badFilter("Prefixes", "have one that is not UTF-8", coord.EntryFilter{Prefixes: []string{"a", "\xff"}}),
 	badFilter("Prefixes", "are too many", coord.EntryFilter{Prefixes: make([]string, coord.MaxBatch+1)}),
+}
+
+func badReceipt(field, why string, change func(r *coord.ReceiptFor)) badCall {
+	return badCall{"ReceiptFor." + field, why, func(f *fixture) error {
+		r := order("k", "ada")
+		change(&r)
+		if _, _, err := coord.Do(f.ctx, f.one.Receipts(), r, nil); !errors.Is(err, coord.ErrInvalid) {
+			f.Errorf("Do for a receipt whose %s %s: the error is %v; want ErrInvalid", field, why, err)
+		}
+		return second(f.one.Receipts().Begin(f.ctx, r))
+	}}
+}
+
+// byHold is a request of whoever holds a key.
+func byHold(field, why string, do func(f *fixture, held coord.Receipt) error) badCall {
+	return badCall{field, why, func(f *fixture) error { return do(f, f.begin(f.one, order(why, "ada"), coord.ReceiptMine)) }}
+}
+
+var badReceipts = []badCall{
+	badReceipt("Key", "is empty", func(r *coord.ReceiptFor) { r.Key = "" }),
+	badReceipt("Key", "is too long", func(r *coord.ReceiptFor) { r.Key = strings.Repeat("x", 501) }),
+	badReceipt("Holder", "is too long", func(r *coord.ReceiptFor) { r.Holder = strings.Repeat("x", 201) }),
+	badReceipt("Holder", "has a NUL", func(r *coord.ReceiptFor) { r.Holder = "a\x00" }),
+	badReceipt("Lease", "is too short", func(r *coord.ReceiptFor) { r.Lease = time.Millisecond }),
+	badReceipt("Lease", "is too long", func(r *coord.ReceiptFor) { r.Lease = 2 * time.Hour }),
+	badReceipt("Keep", "is negative", func(r *coord.ReceiptFor) { r.Keep = -1 }),
+	badReceipt("Keep", "is too long", func(r *coord.ReceiptFor) { r.Keep = 11 * 365 * 24 * time.Hour }),
+	byHold("lease", "is too short", func(f *fixture, held coord.Receipt) error {
+		return second(f.one.Receipts().Extend(f.ctx, held, 0))
+	}),
+	byHold("ReceiptOutcome.Body", "is too long", func(f *fixture, held coord.Receipt) error {
+		return f.one.Receipts().Complete(f.ctx, held, coord.ReceiptOutcome{Body: make([]byte, coord.MaxPayload+1)})
+	}),
+	byHold("ReceiptOutcome.Body", "is too long in a transaction", func(f *fixture, held coord.Receipt) error {
+		return f.one.InTx(f.ctx, func(ctx context.Context, tx coord.Tx) error {
+			return tx.CompleteReceipt(ctx, held, coord.ReceiptOutcome{Body: make([]byte, coord.MaxPayload+1)})
+		})
+	}),
+	{"Receipt.Key", "is empty", func(f *fixture) error {
+		return f.one.Receipts().Release(f.ctx, coord.Receipt{State: coord.ReceiptMine, Token: 1})
+	}},
 }

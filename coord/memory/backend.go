@@ -5,8 +5,8 @@
 // backends may share a [Store]; they behave as replicas of one program do.
 //
 // Everything but the limiter is behind one lock, which a transaction holds
-// until its function returns. Runs, tickets, calls and topics stay until they are
-// pruned, reaped and trimmed; of a topic at most Options.Retain events are kept.
+// until its function returns. Runs, tickets, calls, receipts and topics stay until
+// they are pruned, reaped and trimmed; of a topic at most Options.Retain events are kept.
 package memory
 
 import (
@@ -42,26 +42,29 @@ type Store struct {
 	observed coord.Options
 	limits   limits
 
-	hints   hint.Hub
-	cancels hint.Hub
-	calls   hint.Hub // calls may have ended
-	changes hint.Hub // the directory may have changed
-	hubsMu  sync.Mutex
-	hubs    map[*feed.Hub]struct{} // one per open handle
+	hints          hint.Hub
+	cancels        hint.Hub
+	calls          hint.Hub // calls may have ended
+	changes        hint.Hub // the directory may have changed
+	receiptChanges hint.Hub
+	hubsMu         sync.Mutex
+	hubs           map[*feed.Hub]struct{} // one per open handle
 
 	lock lock
 	// Below: guarded by lock.
-	ring        bool     // runs may have become due by what is under way
-	ringCancels bool     // running runs were asked to stop by what is under way
-	ringCalls   bool     // calls were ended by what is under way
-	ringChanges bool     // the directory was changed by what is under way
-	inTx        bool     // a transaction is under way
-	undo        []func() // what a rollback does, last first
-	work        work
-	passes      passes
-	asks        asks
-	book        book
-	topics      map[string]*topic
+	ring         bool     // runs may have become due by what is under way
+	ringCancels  bool     // running runs were asked to stop by what is under way
+	ringCalls    bool     // calls were ended by what is under way
+	ringChanges  bool     // the directory was changed by what is under way
+	ringReceipts bool     // receipts were completed or released by what is under way
+	inTx         bool     // a transaction is under way
+	undo         []func() // what a rollback does, last first
+	work         work
+	passes       passes
+	asks         asks
+	holds        holds
+	book         book
+	topics       map[string]*topic
 }
 
 // NewStore returns an empty store.
@@ -75,16 +78,17 @@ func NewStore(o Options) *Store {
 		work:     newWork(),
 		passes:   newPasses(),
 		asks:     newAsks(),
+		holds:    newHolds(),
 		book:     newBook(),
 		topics:   make(map[string]*topic),
 	}
+	s.limits.init(s.clock)
 	if s.clock == nil {
 		s.clock = time.Now
 	}
 	if s.retain <= 0 {
 		s.retain = DefaultRetain
 	}
-	s.limits.init()
 	return s
 }
 
@@ -140,7 +144,10 @@ func (s *Store) notify() {
 	if s.ringChanges {
 		s.changes.Notify()
 	}
-	s.ring, s.ringCancels, s.ringCalls, s.ringChanges = false, false, false, false
+	if s.ringReceipts {
+		s.receiptChanges.Notify()
+	}
+	s.ring, s.ringCancels, s.ringCalls, s.ringChanges, s.ringReceipts = false, false, false, false, false
 }
 
 // onRollback notes how to take a change back.
@@ -182,6 +189,7 @@ func (h *handle) Limiter() coord.Limiter         { return limiter{h.store} }
 func (h *handle) Broadcaster() coord.Broadcaster { return broadcaster{source{h.store}, h.hub} }
 func (h *handle) Directory() coord.Directory     { return directory{h.store} }
 func (h *handle) Calls() coord.Calls             { return calls{h.store, h.closed} }
+func (h *handle) Receipts() coord.Receipts       { return receipts{h.store} }
 
 // Ping always succeeds: the store is where the process is.
 func (h *handle) Ping(ctx context.Context) error { return ctx.Err() }

@@ -5,6 +5,7 @@ import (
 	"hash/maphash"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/tandemhq/tandem/coord"
 )
@@ -19,21 +20,30 @@ const (
 // limits are the buckets of a store. They have locks of their own: a decision
 // waits for no transaction.
 type limits struct {
+	now    func() int64 // the clock, in µs
 	seed   maphash.Seed
 	shards [limitShards]limitShard
 }
 
 type limitShard struct {
 	mu     sync.Mutex
-	tats   map[string]int64 // when a bucket owes nothing, in µs
+	tats   map[string]*int64 // when a bucket owes nothing, in µs
 	reapAt int
 	_      [40]byte // a cache line each
 }
 
-func (l *limits) init() {
+// init takes the store's clock, or none for that of the process. Then time is counted
+// from here on: that is twice as quick, and nobody sets it.
+func (l *limits) init(clock func() time.Time) {
+	l.now = func() int64 { return clock().UnixMicro() }
+	if clock == nil {
+		began := time.Now()
+		at := began.UnixMicro()
+		l.now = func() int64 { return at + time.Since(began).Microseconds() }
+	}
 	l.seed = maphash.MakeSeed()
 	for i := range l.shards {
-		l.shards[i].tats = make(map[string]int64)
+		l.shards[i].tats = make(map[string]*int64)
 		l.shards[i].reapAt = reapFrom
 	}
 }
@@ -42,7 +52,11 @@ func (l *limits) index(key string) int { return int(maphash.String(l.seed, key) 
 
 // put stores a bucket. The shard is locked.
 func (sh *limitShard) put(key string, tat, now int64) {
-	sh.tats[key] = tat
+	if known := sh.tats[key]; known != nil {
+		*known = tat
+		return
+	}
+	sh.tats[key] = &tat
 	if len(sh.tats) >= sh.reapAt {
 		sh.reap(now, len(sh.tats))
 		sh.reapAt = max(reapFrom, 2*len(sh.tats))
@@ -55,7 +69,7 @@ func (sh *limitShard) reap(now int64, most int) (n int) {
 		if n == most {
 			break
 		}
-		if tat <= now {
+		if *tat <= now {
 			delete(sh.tats, key)
 			n++
 		}
@@ -65,19 +79,30 @@ func (sh *limitShard) reap(now int64, most int) (n int) {
 
 type limiter struct{ store *Store }
 
+// Local says that nothing is waited for.
+func (limiter) Local() {}
+
 func (l limiter) decide(ctx context.Context, limit coord.Limit, take bool) (coord.Decision, error) {
 	if err := ctx.Err(); err != nil {
 		return coord.Decision{}, err
 	}
 	sh := &l.store.limits.shards[l.store.limits.index(limit.Key)]
+	g := limit.GCRA()
 	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	now := l.store.clock().UnixMicro()
-	g, before := limit.GCRA(), sh.tats[limit.Key]
+	now, before := l.store.limits.now(), int64(0)
+	known := sh.tats[limit.Key]
+	if known != nil {
+		before = *known
+	}
 	d, tat := g.Decide(before, now)
-	if take && (d.Allowed || tat < before) {
+	switch {
+	case !take || !d.Allowed && tat >= before:
+	case known != nil:
+		*known = tat
+	default:
 		sh.put(limit.Key, tat, now)
 	}
+	sh.mu.Unlock()
 	return d, nil
 }
 
@@ -105,10 +130,12 @@ func (l limiter) AllowAll(ctx context.Context, limits ...coord.Limit) ([]coord.D
 		defer sh.mu.Unlock()
 	}
 
-	now := l.store.clock().UnixMicro()
+	now := l.store.limits.now()
 	tats := make([]int64, len(limits))
 	for i, limit := range limits {
-		tats[i] = l.store.limits.shards[shards[i]].tats[limit.Key]
+		if known := l.store.limits.shards[shards[i]].tats[limit.Key]; known != nil {
+			tats[i] = *known
+		}
 	}
 	decisions, changed := coord.DecideAll(limits, tats, now)
 	for i, tat := range changed {
@@ -135,7 +162,7 @@ func (l limiter) Reap(ctx context.Context) (n int, err error) {
 		}
 		sh := &l.store.limits.shards[i]
 		sh.mu.Lock()
-		n += sh.reap(l.store.clock().UnixMicro(), batch-n)
+		n += sh.reap(l.store.limits.now(), batch-n)
 		sh.mu.Unlock()
 		if n == batch {
 			break

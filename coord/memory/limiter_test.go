@@ -2,6 +2,8 @@ package memory
 
 import (
 	"fmt"
+	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -9,7 +11,7 @@ import (
 )
 
 func TestDecisionDoesNotAllocate(t *testing.T) {
-	l := NewStore(Options{}).open().Limiter()
+	l := Open(Options{}).Limiter()
 	for name, limit := range map[string]coord.Limit{
 		"granted": {Key: "granted", Rate: 1_000_000, Per: time.Second, Burst: 1_000_000, Cost: 1},
 		"denied":  {Key: "denied", Rate: 1, Per: time.Hour, Burst: 1, Cost: 1},
@@ -56,13 +58,39 @@ func TestSprayedKeysAreForgotten(t *testing.T) {
 }
 
 func BenchmarkAllow(b *testing.B) {
-	l := NewStore(Options{}).open().Limiter()
-	limit := coord.Limit{Key: "key", Rate: 1_000_000, Per: time.Second, Burst: 1_000_000, Cost: 1}
-	ctx := b.Context()
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := l.Allow(ctx, limit); err != nil {
-			b.Fatal(err)
-		}
+	l := Open(Options{}).Limiter()
+	for name, limit := range map[string]coord.Limit{
+		"granted": {Key: "key", Rate: 1_000_000, Per: time.Second, Burst: 1_000_000},
+		"denied":  {Key: "denied", Rate: 1, Per: time.Hour},
+	} {
+		b.Run(name, func(b *testing.B) {
+			ctx := b.Context()
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := l.Allow(ctx, limit); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
+}
+
+// BenchmarkAllowManyKeys has 32 goroutines on 10,000 keys.
+func BenchmarkAllowManyKeys(b *testing.B) {
+	l := Open(Options{}).Limiter()
+	keys := make([]string, 10_000)
+	for i := range keys {
+		keys[i] = fmt.Sprint("key/", i)
+	}
+	ctx := b.Context()
+	var callers atomic.Int64
+	b.SetParallelism(max(1, 32/runtime.GOMAXPROCS(0)))
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		for i := int(callers.Add(1)) * 311; pb.Next(); i += 7 {
+			if _, err := l.Allow(ctx, coord.Limit{Key: keys[i%len(keys)], Rate: 1_000_000, Per: time.Second}); err != nil {
+				b.Error(err)
+			}
+		}
+	})
 }

@@ -41,7 +41,7 @@ func (s *Store) rollBack() {
 	for _, undo := range slices.Backward(s.undo) {
 		undo()
 	}
-	s.ring, s.ringCancels, s.ringCalls = false, false, false
+	s.ring, s.ringCancels, s.ringCalls, s.ringReceipts = false, false, false, false
 }
 
 // tx is a transaction; the store is locked for as long as it lasts.
@@ -139,6 +139,13 @@ func (t *tx) CancelCall(ctx context.Context, id coord.CallID, reason string) err
 		return err
 	}
 	return t.store.cancelCall(t.now, id, reason)
+}
+
+func (t *tx) CompleteReceipt(ctx context.Context, held coord.Receipt, o coord.ReceiptOutcome) error {
+	if err := t.usable(ctx); err != nil {
+		return err
+	}
+	return t.store.completeReceipt(t.now, held, o)
 }
 
 func (t *tx) Unwrap() any { return nil }

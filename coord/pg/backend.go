@@ -68,6 +68,9 @@ func open(o Options) (b *backend, err error) {
 	if o.Poll == 0 {
 		o.Poll = 500 * time.Millisecond
 	}
+	if o.Limiter.Deadline == 0 {
+		o.Limiter.Deadline = coord.DefaultLimiterDeadline
+	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -78,7 +81,7 @@ func open(o Options) (b *backend, err error) {
 		}
 		b.own = append(b.own, b.db)
 	}
-	if b.limits, err = OpenDB(o.URL, limiterConns); err != nil {
+	if b.limits, err = openDB(o.URL, limiterConns, limiterTimeouts(o.Limiter.Deadline)); err != nil {
 		return nil, err
 	}
 	if b.coordination, err = OpenDB(o.URL, coordinationConns); err != nil {
@@ -88,7 +91,14 @@ func open(o Options) (b *backend, err error) {
 	b.feed = feed.New(broadcaster{b})
 	b.publishes = batch.New(publishBatch, publishFlights, b.publishShared).Bound(publishBytes, row.Size).
 		Refuse(row.WaitingPublishes, row.WaitingBytes)
+	b.decisions = batch.New(limitBatch, limitFlights, b.decideShared).Refuse(limitWaiting, 0)
+	b.looks = batch.New(limitBatch, 1, b.lookShared).Refuse(limitWaiting, 0)
 	b.entries = batch.New(changeBatch, changeFlights, b.changeShared).Bound(changeEntries, func(c []change) int { return len(c) })
+	b.issues = batch.New(ticketBatch, ticketFlights, b.issueShared)
+	b.redemptions = batch.New(ticketBatch, ticketFlights, b.redeemShared)
+	b.begins = batch.New(receiptBatch, receiptFlights, b.beginShared)
+	b.completions = batch.New(receiptBatch, receiptFlights, b.completeShared).
+		Bound(receiptBytes, func(c completion) int { return len(c.outcome.Body) })
 	b.bell = newDoorbell(b)
 	b.reader = newReader(b)
 	b.listener = newListener(b)
@@ -103,16 +113,23 @@ type backend struct {
 	coordination *bun.DB // doorbell, reader, waits, health
 	own          []*bun.DB
 
-	feed      *feed.Hub
-	hints     hint.Hub // runs may be due
-	cancels   hint.Hub // runs may have been asked to stop
-	changes   hint.Hub // the directory may have changed
-	entries   *batch.Batcher[[]change, []int64]
-	publishes *batch.Batcher[[]row.NewEvent, []coord.Position]
-	bell      *doorbell
-	reader    *reader
-	listener  *listener
-	waits     *await.Hub // for calls to end
+	feed           *feed.Hub
+	hints          hint.Hub // runs may be due
+	cancels        hint.Hub // runs may have been asked to stop
+	changes        hint.Hub // the directory may have changed
+	receiptChanges hint.Hub
+	issues         *batch.Batcher[newTicket, time.Time]
+	redemptions    *batch.Batcher[coord.TicketHash, *row.Ticket]
+	begins         *batch.Batcher[coord.ReceiptFor, row.Receipt]
+	completions    *batch.Batcher[completion, bool]
+	entries        *batch.Batcher[[]change, []int64]
+	publishes      *batch.Batcher[[]row.NewEvent, []coord.Position]
+	decisions      *batch.Batcher[[]coord.Limit, []coord.Decision]
+	looks          *batch.Batcher[coord.Limit, coord.Decision]
+	bell           *doorbell
+	reader         *reader
+	listener       *listener
+	waits          *await.Hub // for calls to end
 
 	stop    context.CancelFunc
 	loops   sync.WaitGroup
@@ -125,7 +142,7 @@ func (b *backend) ready(ctx context.Context) error {
 	if err := b.Ping(ctx); err != nil {
 		return err
 	}
-	_, err := b.coordination.NewRaw(`SELECT FROM coord_runs, coord_topics, coord_limits, coord_tickets, coord_calls LIMIT 0`).Exec(ctx)
+	_, err := b.coordination.NewRaw(`SELECT FROM coord_runs, coord_topics, coord_limits, coord_tickets, coord_calls, coord_receipts LIMIT 0`).Exec(ctx)
 	if e, ok := errors.AsType[*pq.Error](err); ok && e.Code == undefinedTable {
 		return fmt.Errorf("the database lacks the schema, see migrations.Up: %w", err)
 	}
@@ -147,6 +164,7 @@ func (b *backend) Limiter() coord.Limiter         { return limiter{b} }
 func (b *backend) Broadcaster() coord.Broadcaster { return broadcaster{b} }
 func (b *backend) Directory() coord.Directory     { return directory{b} }
 func (b *backend) Calls() coord.Calls             { return calls{b} }
+func (b *backend) Receipts() coord.Receipts       { return receipts{b} }
 
 func (b *backend) Ping(ctx context.Context) error {
 	var readOnly []bool

@@ -31,8 +31,11 @@ const setTimeouts = `SET LOCAL statement_timeout = ` + statementTimeout + `; SET
 
 // OpenDB returns a pool of at most maxConns connections with the timeouts that
 // the driver wants. It does not connect yet.
-func OpenDB(url string, maxConns int) (*bun.DB, error) {
-	c, err := newConnector(url)
+func OpenDB(url string, maxConns int) (*bun.DB, error) { return openDB(url, maxConns, nil) }
+
+// openDB is OpenDB with timeouts of its own.
+func openDB(url string, maxConns int, timeouts map[string]string) (*bun.DB, error) {
+	c, err := newConnector(url, timeouts)
 	if err != nil {
 		return nil, err
 	}
@@ -51,12 +54,14 @@ type connector struct {
 	pooled         atomic.Bool
 }
 
-func newConnector(url string) (*connector, error) {
-	bounded, err := connectorTo(url, map[string]string{
+func newConnector(url string, timeouts map[string]string) (*connector, error) {
+	settings := map[string]string{
 		"statement_timeout":                   statementTimeout,
 		"lock_timeout":                        lockTimeout,
 		"idle_in_transaction_session_timeout": idleInTxTimeout,
-	})
+	}
+	maps.Copy(settings, timeouts)
+	bounded, err := connectorTo(url, settings)
 	if err != nil {
 		return nil, err
 	}

@@ -1,9 +1,14 @@
 package pg
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"slices"
+	"strconv"
+	"time"
 
+	"github.com/lib/pq"
 	"github.com/uptrace/bun"
 
 	"github.com/tandemhq/tandem/coord"
@@ -12,139 +17,208 @@ import (
 
 type limiter struct{ b *backend }
 
-// micros is the clock in microseconds since 1970.
-const micros = `(extract(epoch FROM coord_clock()) * 1000000)::bigint`
+// Concurrent decisions of one replica share a statement.
+const (
+	limitBatch   = 32     // calls
+	limitFlights = 3      // statements at a time, when they are full or take long
+	limitWaiting = 10_000 // calls that wait for one
+)
 
-// Allow asks the snapshot first, which may only deny: that takes no lock and
-// writes nothing. A grant is decided on the locked row, by conditions that read
-// the clock after the lock.
+// limiterTimeouts are those of the limiter's pool: nobody waits for longer than the
+// deadline.
+func limiterTimeouts(deadline time.Duration) map[string]string {
+	return map[string]string{
+		"statement_timeout": strconv.FormatInt(max(1, deadline.Milliseconds()), 10),
+		"lock_timeout":      strconv.FormatInt(max(1, deadline.Milliseconds()*4/5), 10),
+	}
+}
+
+// limitTime bounds a statement that the server does not end in time, so that those who
+// come later find a connection.
+func (b *backend) limitTime(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, 2*b.o.Limiter.Deadline)
+}
+
+// limitError is storeError. Where a connection leads to nowhere the idle ones do too: they
+// are given up, so that not each is to be found out by a caller of its own.
+func (b *backend) limitError(ctx context.Context, err error) error {
+	if err = storeError(ctx, err); errors.Is(err, coord.ErrUnavailable) || ctx.Err() != nil {
+		b.limits.SetMaxIdleConns(0)
+		b.limits.SetMaxIdleConns(limiterConns)
+	}
+	return err
+}
+
+// micros is the clock in microseconds since 1970.
+const micros = `coord_micros()`
+
 func (l limiter) Allow(ctx context.Context, limit coord.Limit) (coord.Decision, error) {
-	g, key := limit.GCRA(), row.LimitKey(limit.Key)
-	tats, now, err := l.read(ctx, l.b.limits, [][]byte{key})
-	if err != nil {
-		return coord.Decision{}, err
-	}
-	if d, tat := g.Decide(tats[0], now); !d.Allowed && tat >= tats[0] {
-		return d, nil
-	}
-	var granted []struct {
-		TAT int64 `bun:"tat"`
-		Now int64 `bun:"now"`
-	}
-	err = l.b.limits.NewRaw(`INSERT INTO coord_limits AS l (key, tat) SELECT ?0, `+micros+` + ?1 WHERE ?1 <= ?2
-		ON CONFLICT (key) DO UPDATE SET tat = greatest(least(l.tat, `+micros+` + ?2), `+micros+`) + ?1
-		WHERE least(l.tat, `+micros+` + ?2) + ?1 <= `+micros+` + ?2
-		RETURNING tat, `+micros+` AS now`, key, g.Cost, g.Window).Scan(ctx, &granted)
-	if err != nil {
-		return coord.Decision{}, storeError(ctx, err)
-	}
-	if len(granted) == 1 {
-		d, _ := g.Decide(granted[0].TAT-g.Cost, granted[0].Now)
-		return d, nil
-	}
-	// Others have taken what the snapshot still showed, or the clock stepped back
-	// and the bucket has to heal.
-	ds, err := l.locked(ctx, limit)
+	ds, err := l.AllowAll(ctx, limit)
 	if err != nil {
 		return coord.Decision{}, err
 	}
 	return ds[0], nil
 }
 
-// read returns the TATs of keys, 0 for those that have none, and the clock.
-func (l limiter) read(ctx context.Context, db bun.IDB, keys [][]byte) (tats []int64, now int64, err error) {
-	var rows []struct {
-		Key []byte `bun:"key"`
-		TAT int64  `bun:"tat"`
-		Now int64  `bun:"now"`
-	}
-	err = db.NewRaw(`SELECT l.key, COALESCE(l.tat, 0) AS tat, `+micros+` AS now
-		FROM (SELECT) AS one LEFT JOIN coord_limits AS l ON l.key IN (?)`, bun.List(keys)).Scan(ctx, &rows)
-	if err != nil {
-		return nil, 0, storeError(ctx, err)
-	}
-	byKey := make(map[string]int64, len(rows))
-	for _, r := range rows {
-		byKey[string(r.Key)] = r.TAT
-		now = max(now, r.Now)
-	}
-	tats = make([]int64, len(keys))
-	for i, key := range keys {
-		tats[i] = byKey[string(key)]
-	}
-	return tats, now, nil
-}
-
-// AllowAll asks the snapshot first, which may only deny.
 func (l limiter) AllowAll(ctx context.Context, limits ...coord.Limit) ([]coord.Decision, error) {
-	if len(limits) == 1 {
-		d, err := l.Allow(ctx, limits[0])
-		return []coord.Decision{d}, err
-	}
-	keys := make([][]byte, len(limits))
-	for i, limit := range limits {
-		keys[i] = row.LimitKey(limit.Key)
-	}
-	tats, now, err := l.read(ctx, l.b.limits, keys)
-	if err != nil {
-		return nil, err
-	}
-	if ds, store := coord.DecideAll(limits, tats, now); store == nil {
-		return ds, nil
-	}
-	return l.locked(ctx, limits...)
+	return l.b.decisions.Do(ctx, limits)
 }
 
-// locked decides on the locked rows, which are locked in the order of their
-// keys.
-func (l limiter) locked(ctx context.Context, limits ...coord.Limit) (ds []coord.Decision, err error) {
-	order := make([]int, len(limits))
-	keys := make([][]byte, len(limits))
-	for i, limit := range limits {
-		order[i], keys[i] = i, row.LimitKey(limit.Key)
+// Peek shares a statement too, for then it ends with its context at once.
+func (l limiter) Peek(ctx context.Context, limit coord.Limit) (coord.Decision, error) {
+	return l.b.looks.Do(ctx, limit)
+}
+
+// lookShared answers several calls of Peek.
+func (b *backend) lookShared(ctx context.Context, limits []coord.Limit) ([]coord.Decision, error) {
+	bounded, cancel := b.limitTime(ctx)
+	defer cancel()
+	keys := make([]byte, 0, row.LimitKeyBytes*len(limits))
+	for _, limit := range limits {
+		keys = append(keys, row.LimitKey(limit.Key)...)
 	}
-	slices.SortFunc(order, func(i, j int) int { return slices.Compare(keys[i], keys[j]) })
-	err = inTx(ctx, l.b.limits, func(tx bun.Tx) error {
-		var list row.Values
-		for _, i := range order {
-			list.Add("(?::bytea, 0)", keys[i])
-		}
-		// Locks the rows that are there and makes those that are not: nobody can take
-		// one away in between.
-		_, err := tx.NewRaw(`INSERT INTO coord_limits AS l (key, tat) VALUES `+list.String()+`
-			ON CONFLICT (key) DO UPDATE SET tat = l.tat WHERE false`, list.Args...).Exec(ctx)
-		if err != nil {
-			return err
-		}
-		tats, now, err := l.read(ctx, tx, keys)
-		if err != nil {
-			return err
-		}
-		var store []int64
-		if ds, store = coord.DecideAll(limits, tats, now); store == nil {
-			return nil
-		}
-		list = row.Values{}
-		for i, tat := range store {
-			list.Add("(?::bytea, ?::bigint)", keys[i], tat)
-		}
-		_, err = tx.NewRaw(`UPDATE coord_limits l SET tat = v.tat FROM (VALUES `+list.String()+`) AS v (key, tat)
-			WHERE l.key = v.key`, list.Args...).Exec(ctx)
-		return err
-	})
+	var ahead pq.Int64Array
+	err := b.limits.NewRaw(`SELECT array_agg(greatest(COALESCE(
+			(SELECT l.tat FROM coord_limits l WHERE l.key = substring(?0::bytea FROM i * 16 - 15 FOR 16)), 0) - `+micros+`, 0) ORDER BY i)
+		FROM generate_series(1, ?1) AS i`, keys, len(limits)).Scan(bounded, &ahead)
 	if err != nil {
-		return nil, storeError(ctx, err)
+		return nil, b.limitError(ctx, err)
+	}
+	ds := make([]coord.Decision, len(limits))
+	for i, limit := range limits {
+		ds[i], _ = limit.GCRA().Decide(ahead[i], 0)
 	}
 	return ds, nil
 }
 
-func (l limiter) Peek(ctx context.Context, limit coord.Limit) (coord.Decision, error) {
-	tats, now, err := l.read(ctx, l.b.limits, [][]byte{row.LimitKey(limit.Key)})
-	if err != nil {
-		return coord.Decision{}, err
+// decideShared answers several calls of Allow and AllowAll. Most ask for one bucket that
+// nobody else asks for, and are answered by one statement. What that one can't answer,
+// another does.
+func (b *backend) decideShared(ctx context.Context, calls [][]coord.Limit) ([][]coord.Decision, error) {
+	bounded, cancel := b.limitTime(ctx)
+	defer cancel()
+	a := newAnswers(calls...)
+	asks := a.asks()
+	err := a.simple(bounded, b.limits, asks)
+	if err == nil {
+		err = a.rest(bounded, b.limits, asks)
 	}
-	d, _ := limit.GCRA().Decide(tats[0], now)
-	return d, nil
+	if err != nil {
+		return nil, b.limitError(ctx, err)
+	}
+	return a.ds, nil
+}
+
+// ask is one bucket of a call.
+type ask struct {
+	gcra coord.GCRA
+	key  []byte
+	call int
+}
+
+func inKeyOrder(a, b ask) int { return bytes.Compare(a.key, b.key) }
+
+// answers are the decisions of calls, nil for those that have none yet.
+type answers struct {
+	calls [][]coord.Limit
+	ds    [][]coord.Decision
+}
+
+func newAnswers(calls ...[]coord.Limit) *answers {
+	return &answers{calls: calls, ds: make([][]coord.Decision, len(calls))}
+}
+
+// asks are the buckets of all calls, call by call.
+func (a *answers) asks() []ask {
+	asks := make([]ask, 0, len(a.calls))
+	for call, limits := range a.calls {
+		for _, limit := range limits {
+			asks = append(asks, ask{limit.GCRA(), row.LimitKey(limit.Key), call})
+		}
+	}
+	return asks
+}
+
+// simple asks for calls of one bucket each, those of one key and cost together. Calls of
+// the same key that differ are answered when they can't be granted behind those.
+func (a *answers) simple(ctx context.Context, db bun.IDB, asks []ask) error {
+	single := make([]ask, 0, len(asks))
+	for _, k := range asks {
+		if len(a.calls[k.call]) == 1 {
+			single = append(single, k)
+		}
+	}
+	if len(single) == 0 {
+		return nil
+	}
+	slices.SortStableFunc(single, inKeyOrder)
+	keys := make([]byte, 0, row.LimitKeyBytes*len(single))
+	var costs, totals, most pq.Int64Array
+	for i, k := range single {
+		switch last := len(costs) - 1; {
+		case i == 0 || !bytes.Equal(k.key, single[i-1].key):
+			keys = append(keys, k.key...)
+			costs, totals, most = append(costs, k.gcra.Cost), append(totals, k.gcra.Cost), append(most, k.gcra.Window)
+		case costs[last] == k.gcra.Cost && most[last] == k.gcra.Window:
+			totals[last] += k.gcra.Cost
+		}
+	}
+	var ahead pq.Int64Array
+	err := db.NewRaw(`SELECT coord_allow(?, ?, ?, ?)`, keys, costs, totals, most).Scan(ctx, &ahead)
+	if err != nil {
+		return err
+	}
+	at := 0
+	for i, k := range single {
+		if i > 0 && !bytes.Equal(k.key, single[i-1].key) {
+			at++
+		}
+		if ahead[at] < 0 {
+			continue
+		}
+		d, tat := k.gcra.Decide(ahead[at], 0)
+		switch asked := costs[at] == k.gcra.Cost && most[at] == k.gcra.Window; {
+		case asked:
+			ahead[at] = tat
+		case d.Allowed || tat < ahead[at]:
+			continue
+		}
+		a.ds[k.call] = []coord.Decision{d}
+	}
+	return nil
+}
+
+// rest asks for all that has no answer yet.
+func (a *answers) rest(ctx context.Context, db bun.IDB, asks []ask) error {
+	asks = slices.DeleteFunc(asks, func(k ask) bool { return a.ds[k.call] != nil })
+	if len(asks) == 0 {
+		return nil
+	}
+	sorted := slices.Clone(asks)
+	slices.SortFunc(sorted, inKeyOrder)
+	sorted = slices.CompactFunc(sorted, func(a, b ask) bool { return bytes.Equal(a.key, b.key) })
+	keys := make([]byte, 0, row.LimitKeyBytes*len(sorted))
+	for _, k := range sorted {
+		keys = append(keys, k.key...)
+	}
+	calls, places := make(pq.Int64Array, len(asks)), make(pq.Int64Array, len(asks))
+	costs, most := make(pq.Int64Array, len(asks)), make(pq.Int64Array, len(asks))
+	for i, k := range asks {
+		place, _ := slices.BinarySearchFunc(sorted, k, inKeyOrder)
+		calls[i], places[i], costs[i], most[i] = int64(k.call), int64(place+1), k.gcra.Cost, k.gcra.Window
+	}
+	var ahead pq.Int64Array
+	err := db.NewRaw(`SELECT coord_allow_all(?, ?, ?, ?, ?)`, keys, calls, places, costs, most).Scan(ctx, &ahead)
+	if err != nil {
+		return err
+	}
+	for i := 0; i < len(asks); {
+		call := asks[i].call
+		n := len(a.calls[call])
+		a.ds[call], _ = coord.DecideAll(a.calls[call], ahead[i:i+n], 0)
+		i += n
+	}
+	return nil
 }
 
 func (l limiter) Reset(ctx context.Context, key string) error {
@@ -152,8 +226,9 @@ func (l limiter) Reset(ctx context.Context, key string) error {
 	return storeError(ctx, err)
 }
 
+// Reap uses the pool for the work, where a statement may take its time.
 func (l limiter) Reap(ctx context.Context) (int, error) {
-	res, err := l.b.limits.NewRaw(`DELETE FROM coord_limits WHERE key IN (
+	res, err := l.b.db.NewRaw(`DELETE FROM coord_limits WHERE key IN (
 		SELECT key FROM coord_limits WHERE tat <= `+micros+` LIMIT ? FOR UPDATE SKIP LOCKED)`, reapBatch).Exec(ctx)
 	if err != nil {
 		return 0, storeError(ctx, err)

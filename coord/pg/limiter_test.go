@@ -2,11 +2,18 @@ package pg
 
 import (
 	"context"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/uptrace/bun"
+	"github.com/uptrace/bun/dialect/pgdialect"
 
 	"github.com/tandemhq/tandem/coord"
 	"github.com/tandemhq/tandem/coord/internal/row"
@@ -28,7 +35,7 @@ func migrate(url string) error {
 // openBackend returns a backend without its loops.
 func openBackend(t *testing.T, url string) *backend {
 	t.Helper()
-	b, err := open(Options{URL: url, MaxConns: 2})
+	b, err := open(Options{URL: url, MaxConns: 2, Options: coord.Options{Limiter: coord.LimiterOptions{Deadline: time.Minute}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,43 +47,49 @@ func openBackend(t *testing.T, url string) *backend {
 	return b
 }
 
-// afterInsert calls fn after each INSERT.
-type afterInsert func()
-
-func (afterInsert) BeforeQuery(ctx context.Context, _ *bun.QueryEvent) context.Context { return ctx }
-
-func (fn afterInsert) AfterQuery(_ context.Context, e *bun.QueryEvent) {
-	if strings.HasPrefix(e.Query, "INSERT") {
-		fn()
-	}
-}
-
-// A bucket that owes nothing is reaped while several are asked together. What
-// they grant is charged all the same.
+// Buckets that owe nothing are reaped and forgiven while several are asked together. What
+// is granted is charged all the same.
 func TestReapTakesNoBucketFromAllowAll(t *testing.T) {
 	url := testenv.NewDatabase(t, "coord_inside", migrate)
 	b, janitor := openBackend(t, url), openBackend(t, url)
-	b.limits = b.limits.WithQueryHook(afterInsert(func() {
-		if _, err := (limiter{janitor}).Reap(t.Context()); err != nil {
-			t.Error(err)
-		}
-	}))
 	limits := []coord.Limit{
 		{Key: "a", Rate: 1, Per: time.Hour, Burst: 3, Cost: 1},
 		{Key: "b", Rate: 1, Per: time.Hour, Burst: 3, Cost: 1},
 	}
-	for _, limit := range limits {
-		_, err := b.db.NewRaw(`INSERT INTO coord_limits VALUES (?, 1)`, row.LimitKey(limit.Key)).Exec(t.Context())
+	ctx, stop := context.WithCancel(t.Context())
+	var reaping sync.WaitGroup
+	reaping.Go(func() {
+		for ctx.Err() == nil {
+			if _, err := (limiter{janitor}).Reap(ctx); err != nil && ctx.Err() == nil {
+				t.Error(err)
+			}
+		}
+	})
+	for round := range 30 {
+		_, err := b.db.NewRaw(`INSERT INTO coord_limits VALUES (?0, 1), (?1, 1) ON CONFLICT (key) DO UPDATE SET tat = 1`,
+			row.LimitKey("a"), row.LimitKey("b")).Exec(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-	}
-	for call := range 4 {
-		ds, err := limiter{b}.AllowAll(t.Context(), limits...)
-		if err != nil || ds[0].Allowed != (call < 3) {
-			t.Errorf("call %d: allowed %t, %v", call, ds[0].Allowed, err)
+		var granted atomic.Int64
+		var callers sync.WaitGroup
+		for range 8 {
+			callers.Go(func() {
+				ds, err := limiter{b}.AllowAll(t.Context(), limits...)
+				if err != nil {
+					t.Error(err)
+				} else if ds[0].Allowed {
+					granted.Add(1)
+				}
+			})
+		}
+		callers.Wait()
+		if n := granted.Load(); n != 3 {
+			t.Fatalf("round %d: %d were granted, want 3", round, n)
 		}
 	}
+	stop()
+	reaping.Wait()
 }
 
 // A denial is decided on a snapshot: it waits for nobody who holds the bucket, and leaves the
@@ -116,5 +129,147 @@ func TestDenialTakesNoLockAndWritesNothing(t *testing.T) {
 	}
 	if after := row(); after != before {
 		t.Errorf("the buckets were %q and are %q", before, after)
+	}
+
+	// What has written, or locked a row, has a transaction number; what has none has left no
+	// trace in the log either.
+	for name, ask := range map[string]func(db bun.IDB) error{
+		"one": func(db bun.IDB) error {
+			a := newAnswers(both[:1])
+			return a.simple(t.Context(), db, a.asks())
+		},
+		"several": func(db bun.IDB) error {
+			a := newAnswers(both)
+			return a.rest(t.Context(), db, a.asks())
+		},
+		"one that can never be": func(db bun.IDB) error {
+			never := limit("new")
+			never.Cost = 2
+			a := newAnswers([]coord.Limit{never})
+			return a.simple(t.Context(), db, a.asks())
+		},
+	} {
+		var numbered bool
+		err := inTx(t.Context(), b.db, func(tx bun.Tx) error {
+			if err := ask(tx); err != nil {
+				return err
+			}
+			return tx.NewRaw(`SELECT pg_current_xact_id_if_assigned() IS NOT NULL`).Scan(t.Context(), &numbered)
+		})
+		if err != nil || numbered {
+			t.Errorf("%s: a denial got a transaction number: %t, %v", name, numbered, err)
+		}
+	}
+}
+
+// Over any time no more than the burst and the rate grant is admitted, however many wait
+// for the row of one key: who waits must not decide by the time at which it began to.
+func TestContendedBucketMintsNothing(t *testing.T) {
+	url := testenv.NewDatabase(t, "coord_inside", migrate)
+	backends := []*backend{openBackend(t, url), openBackend(t, url), openBackend(t, url)}
+	const callers, rate, burst = 24, 500, 8
+	both := func(i int) []coord.Limit { // alone, together with another, and twice as expensive
+		l := coord.Limit{Key: "hot", Rate: rate, Per: time.Second, Burst: burst, Cost: 1 + i%2}
+		if i%3 == 0 {
+			return []coord.Limit{{Key: fmt.Sprint("own", i), Rate: 1000, Per: time.Second, Burst: 1000, Cost: 1}, l}
+		}
+		return []coord.Limit{l}
+	}
+	var granted atomic.Int64
+	var working sync.WaitGroup
+	began := time.Now()
+	for i := range callers {
+		working.Go(func() {
+			for time.Since(began) < time.Second {
+				limits := both(i)
+				ds, err := limiter{backends[i%len(backends)]}.AllowAll(t.Context(), limits...)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if ds[0].Allowed {
+					granted.Add(int64(limits[len(limits)-1].Cost))
+				}
+			}
+		})
+	}
+	working.Wait()
+	most := int64(burst + rate*time.Since(began).Seconds())
+	t.Logf("%d of at most %d were granted", granted.Load(), most)
+	if granted.Load() > most || granted.Load() < burst {
+		t.Errorf("%d were granted within %v, want at most %d", granted.Load(), time.Since(began), most)
+	}
+}
+
+// TestLimitPlans pins that buckets are found by their key, though the plans were made when
+// there was none.
+func TestLimitPlans(t *testing.T) {
+	conn, plans := explained(t, migrated(t))
+	db := bun.NewDB(conn, pgdialect.New())
+	ask := func() {
+		t.Helper()
+		var calls [][]coord.Limit
+		for i := range 20 {
+			calls = append(calls, []coord.Limit{{Key: fmt.Sprint(i), Rate: 1, Per: time.Hour, Burst: 2, Cost: 1}})
+		}
+		calls = append(calls, slices.Concat(calls...))
+		a := newAnswers(calls...)
+		if err := a.simple(t.Context(), db, a.asks()); err != nil {
+			t.Fatal(err)
+		}
+		if err := a.rest(t.Context(), db, a.asks()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ask()
+	_, err := db.ExecContext(t.Context(), `ALTER TABLE coord_limits SET (autovacuum_enabled = off);
+		INSERT INTO coord_limits SELECT substring(sha256(i::text::bytea) FOR 16), 0 FROM generate_series(100, 20000) AS i`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	*plans = nil
+	ask()
+	all := strings.Join(*plans, "\n")
+	if strings.Contains(all, "Seq Scan on coord_limits") || !strings.Contains(all, "using coord_limits_pkey on coord_limits") {
+		t.Errorf("a bucket is not found by its key:\n%s", all)
+	}
+	for _, found := range regexp.MustCompile(`Rows Removed by (?:Join )?Filter: (\d+)`).FindAllStringSubmatch(all, -1) {
+		if n, _ := strconv.Atoi(found[1]); n > 21 {
+			t.Errorf("%s:\n%s", found[0], all)
+		}
+	}
+}
+
+// counted is how many statements a pool has carried out.
+type counted struct{ atomic.Int64 }
+
+func (*counted) BeforeQuery(ctx context.Context, _ *bun.QueryEvent) context.Context { return ctx }
+
+func (c *counted) AfterQuery(context.Context, *bun.QueryEvent) { c.Add(1) }
+
+// An attack on a key that is denied costs the database next to nothing.
+func TestAttackCostsFewStatements(t *testing.T) {
+	b, statements := openBackend(t, testenv.NewDatabase(t, "coord_inside", migrate)), &counted{}
+	b.limits = b.limits.WithQueryHook(statements)
+	l := coord.Wrap(b, coord.Options{Limiter: coord.LimiterOptions{Deadline: time.Minute}}).Limiter()
+	const callers, calls = 32, 100_000
+	var attacking sync.WaitGroup
+	began := time.Now()
+	for range callers {
+		attacking.Go(func() {
+			for range calls / callers {
+				if _, err := l.Allow(t.Context(), coord.Limit{Key: "k", Rate: 5, Per: time.Minute, Burst: 5}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	attacking.Wait()
+	took := time.Since(began)
+	// The burst, and whoever comes while it is known that there is none left, share some.
+	most := int64(10 + 10*took.Seconds())
+	t.Logf("%d calls in %v cost %d statements", calls, took, statements.Load())
+	if n := statements.Load(); n > most {
+		t.Errorf("%d calls in %v cost %d statements, want at most %d", calls, took, n, most)
 	}
 }

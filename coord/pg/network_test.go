@@ -285,10 +285,23 @@ func TestAnswerIsLost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lose("Redeem", "DELETE", func() error {
+	lose("Redeem", "coord_redeem", func() error {
 		_, err := b.Tickets().Redeem(t.Context(), ticket.Secret, coord.TicketUse{Purpose: "ws"})
 		return err
 	})
+	for _, statement := range []string{"coord_begin", "coord_complete"} { // Do finds out
+		calls := 0
+		p.cutAfter(statement)
+		o, replayed, err := coord.Do(t.Context(), b.Receipts(), coord.ReceiptFor{Key: statement},
+			func(context.Context, coord.Receipt) ([]byte, error) {
+				calls++
+				return []byte("x"), nil
+			})
+		if err != nil || replayed || string(o.Body) != "x" || calls != 1 {
+			t.Errorf("Do whose answer to %s is lost: %+v, %v, %v after %d calls", statement, o, replayed, err, calls)
+		}
+	}
+	count("coord_receipts WHERE done", 2)
 	lose("InTx", "COMMIT\x00", func() error {
 		return b.InTx(t.Context(), func(ctx context.Context, tx coord.Tx) error {
 			return tx.Publish(ctx, coord.NewEvent{Topic: "a", Kind: "k"})

@@ -75,7 +75,9 @@ func newStore(t *testing.T) coordtest.Store {
 
 func (s *store) Open(t *testing.T) coord.Backend {
 	t.Helper()
-	b, err := pg.Open(t.Context(), pg.Options{URL: s.url, MaxConns: 8, Poll: 100 * time.Millisecond})
+	b, err := pg.Open(t.Context(), pg.Options{
+		URL: s.url, MaxConns: 8, Poll: 100 * time.Millisecond, Options: coord.Options{Limiter: coordtest.LimiterOptions},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -30,7 +30,10 @@ func newPooledStore(t *testing.T, pooler *testenv.Pooler, listen bool) *pooledSt
 
 func (s *pooledStore) Open(t *testing.T) coord.Backend {
 	t.Helper()
-	o := pg.Options{URL: s.pooler.Through(s.url), MaxConns: 8, Poll: 100 * time.Millisecond}
+	o := pg.Options{
+		URL: s.pooler.Through(s.url), MaxConns: 8, Poll: 100 * time.Millisecond,
+		Options: coord.Options{Limiter: coordtest.LimiterOptions},
+	}
 	if s.listen {
 		o.ListenURL = s.url
 	}

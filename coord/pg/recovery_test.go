@@ -172,7 +172,11 @@ func recovery(t *testing.T, hot bool, length time.Duration) {
 		t.Error("no hint came after the recovery")
 	}
 	log.once(t, listening, "coordination store is", "event reader lost", "call=claim", "call=next_due", "call=extend")
-	quietLog.once(t, listening, "coordination store is", "event reader lost")
+	eventually(t, "the limiter uses the store again", func(ctx context.Context) (bool, error) {
+		d, err := quiet.Limiter().Allow(ctx, coord.Limit{Key: "x", Rate: 1, Per: time.Second})
+		return !d.Degraded, err
+	})
+	quietLog.once(t, listening, "coordination store is", "event reader lost", "the store of the limiter")
 }
 
 // ownCluster is a server that the test may put into recovery.
@@ -247,8 +251,15 @@ func openCalls(b coord.Backend) map[string]func(context.Context) error {
 			_, err := b.Tickets().Redeem(ctx, coord.NewTicketSecret(), coord.TicketUse{Purpose: "x"})
 			return err
 		},
+		"Begin": func(ctx context.Context) error {
+			_, err := b.Receipts().Begin(ctx, coord.ReceiptFor{Key: "x"})
+			return err
+		},
 		"Allow": func(ctx context.Context) error {
-			_, err := b.Limiter().Allow(ctx, coord.Limit{Key: "x", Rate: 1, Per: time.Second})
+			d, err := b.Limiter().Allow(ctx, coord.Limit{Key: "x", Rate: 1, Per: time.Second})
+			if err == nil && d.Degraded { // it decides all the same
+				err = coord.ErrUnavailable
+			}
 			return err
 		},
 		"InTx": func(ctx context.Context) error {

@@ -2,6 +2,10 @@ package pg
 
 import (
 	"context"
+	"slices"
+	"time"
+
+	"github.com/lib/pq"
 
 	"github.com/tandemhq/tandem/coord"
 	"github.com/tandemhq/tandem/coord/internal/row"
@@ -9,53 +13,81 @@ import (
 
 type tickets struct{ b *backend }
 
+// Concurrent issues of one replica share a statement, and concurrent redemptions do.
+const (
+	ticketBatch   = 200 // tickets
+	ticketFlights = 2   // statements at a time, when they take long
+)
+
+// newTicket is one that is to be stored.
+type newTicket struct {
+	coord.TicketFor
+	hash coord.TicketHash
+}
+
 func (t tickets) Issue(ctx context.Context, f coord.TicketFor) (coord.Ticket, error) {
 	secret := coord.NewTicketSecret()
-	hash := coord.HashTicket(secret)
-	var expires []row.Moment
-	err := t.b.db.NewRaw(`WITH replaced AS (
-			DELETE FROM coord_tickets WHERE id IN (
-				SELECT id FROM coord_tickets WHERE id IN (
-					SELECT id FROM coord_tickets WHERE session_id = ? AND expires_at > coord_now() ORDER BY id DESC OFFSET ?)
-				FOR UPDATE SKIP LOCKED)
-		)
-		INSERT INTO coord_tickets (hash, purpose, user_id, session_id, origin, scope, ttl, expires_at)
-		VALUES (?, ?, ?, ?, ?, ?, ?, coord_clock() + ? * interval '1 microsecond') RETURNING expires_at AS at`,
-		f.Session, coord.MaxTickets-1,
-		hash[:], f.Purpose, f.User, f.Session, f.Origin, f.Scope, row.Micros(f.TTL), row.Micros(f.TTL)).Scan(ctx, &expires)
+	now, err := t.b.issues.Do(ctx, newTicket{f, coord.HashTicket(secret)})
 	if err != nil {
 		return coord.Ticket{}, storeError(ctx, err)
 	}
-	return coord.Ticket{Secret: secret, Expires: expires[0].At.Time}, nil
+	return coord.Ticket{Secret: secret, Expires: now.Add(f.TTL.Truncate(time.Microsecond))}, nil
 }
 
-// Redeem burns first and looks afterwards. Issuers that race may leave more
-// tickets of a session than are good. The count of newer ones tells, and they go
-// along, so that none becomes good again when a newer one is used up.
+// issueShared stores the tickets of several calls, and returns the time at which it did
+// for each.
+func (b *backend) issueShared(ctx context.Context, tickets []newTicket) ([]time.Time, error) {
+	var hashes pq.ByteaArray
+	var purposes, users, sessions, origins, scopes pq.StringArray
+	var ttls pq.Int64Array
+	for _, t := range tickets {
+		hashes, purposes, users = append(hashes, t.hash[:]), append(purposes, t.Purpose), append(users, t.User)
+		sessions, origins, scopes = append(sessions, t.Session), append(origins, t.Origin), append(scopes, t.Scope)
+		ttls = append(ttls, row.Micros(t.TTL))
+	}
+	var now []row.Moment
+	err := b.db.NewRaw(`SELECT coord_issue(?, ?, ?, ?, ?, ?, ?, ?) AS at`,
+		hashes, purposes, users, sessions, origins, scopes, ttls, coord.MaxTickets).Scan(ctx, &now)
+	if err != nil {
+		return nil, storeError(ctx, err)
+	}
+	return slices.Repeat([]time.Time{now[0].At.Time}, len(tickets)), nil
+}
+
+// Redeem burns first and looks afterwards.
 func (t tickets) Redeem(ctx context.Context, secret string, use coord.TicketUse) (coord.TicketFor, error) {
-	hash := coord.HashTicket(secret)
-	var rows []row.Ticket
-	err := t.b.db.NewRaw(`WITH burnt AS (
-			DELETE FROM coord_tickets t WHERE hash = ?
-			RETURNING purpose, user_id, session_id, origin, scope, ttl, expires_at <= coord_clock() AS expired,
-				(SELECT count(*) FROM coord_tickets n WHERE n.session_id = t.session_id AND n.id > t.id
-					AND n.expires_at > coord_now()) AS newer
-		), replaced AS (
-			DELETE FROM coord_tickets WHERE id IN (
-				SELECT id FROM coord_tickets o WHERE id IN (
-					SELECT x.id FROM burnt CROSS JOIN LATERAL (
-						SELECT id FROM coord_tickets WHERE session_id = burnt.session_id AND expires_at > coord_now()
-						ORDER BY id DESC OFFSET ?) AS x)
-				FOR UPDATE OF o SKIP LOCKED)
-		)
-		SELECT * FROM burnt`, hash[:], coord.MaxTickets).Scan(ctx, &rows)
+	burnt, err := t.b.redemptions.Do(ctx, coord.HashTicket(secret))
 	switch {
 	case err != nil:
 		return coord.TicketFor{}, storeError(ctx, err)
-	case len(rows) == 0:
+	case burnt == nil:
 		return coord.TicketFor{}, coord.ErrNotFound
 	}
-	return rows[0].Redeem(use)
+	return burnt.Redeem(use)
+}
+
+// redeemShared burns the tickets of several calls. One that several calls name is the
+// first one's alone.
+func (b *backend) redeemShared(ctx context.Context, secrets []coord.TicketHash) ([]*row.Ticket, error) {
+	hashes := make(pq.ByteaArray, len(secrets))
+	for i := range secrets {
+		hashes[i] = secrets[i][:]
+	}
+	var rows []row.Ticket
+	err := b.db.NewRaw(`SELECT * FROM coord_redeem(?, ?)`, hashes, coord.MaxTickets).Scan(ctx, &rows)
+	if err != nil {
+		return nil, storeError(ctx, err)
+	}
+	burnt := make(map[coord.TicketHash]*row.Ticket, len(rows))
+	for i := range rows {
+		burnt[coord.TicketHash(rows[i].Hash)] = &rows[i]
+	}
+	tickets := make([]*row.Ticket, len(secrets))
+	for i, hash := range secrets {
+		tickets[i] = burnt[hash]
+		delete(burnt, hash)
+	}
+	return tickets, nil
 }
 
 func (t tickets) Reap(ctx context.Context) (int, error) {

@@ -129,19 +129,29 @@ func (t *tx) CancelCall(ctx context.Context, id coord.CallID, reason string) err
 	return storeError(ctx, cancelCall(ctx, t.Tx, id, reason))
 }
 
+func (t *tx) CompleteReceipt(ctx context.Context, held coord.Receipt, o coord.ReceiptOutcome) error {
+	t.news |= newReceipts
+	completed, err := completeReceipts(ctx, t.Tx, []completion{{held, o}})
+	if err == nil && !completed[0] {
+		return coord.ErrFenced
+	}
+	return storeError(ctx, err)
+}
+
 func (t *tx) Unwrap() any { return t.Tx }
 
 // news is what a change may be to others.
 type news uint32
 
 const (
-	newEvents  news = 1 << iota
-	newRuns         // runs may have become due
-	newCancels      // running ones are to stop
-	newCalls        // calls have ended
-	newEntries      // the directory has changed
+	newEvents   news = 1 << iota
+	newRuns          // runs may have become due
+	newCancels       // running ones are to stop
+	newCalls         // calls have ended
+	newEntries       // the directory has changed
+	newReceipts      // were completed or released
 
-	anything = newEvents | newRuns | newCancels | newCalls | newEntries
+	anything = newEvents | newRuns | newCancels | newCalls | newEntries | newReceipts
 )
 
 // ring announces what was committed: at once to this process, and by the doorbell
@@ -167,5 +177,8 @@ func (b *backend) wake(n news) {
 	}
 	if n&newEntries != 0 {
 		b.changes.Notify()
+	}
+	if n&newReceipts != 0 {
+		b.receiptChanges.Notify()
 	}
 }

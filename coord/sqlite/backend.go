@@ -96,16 +96,17 @@ type backend struct {
 	db  *DB
 	own []*DB
 
-	prepared  statements
-	writer    *writer
-	plenty    atomic.Bool // the last claim got all that it asked for
-	feed      *feed.Hub
-	hints     hint.Hub
-	cancels   hint.Hub
-	changes   hint.Hub // the directory may have changed
-	publishes *batch.Batcher[[]row.NewEvent, []coord.Position]
-	reader    *reader
-	waits     *await.Hub // for calls to end
+	prepared       statements
+	writer         *writer
+	plenty         atomic.Bool // the last claim got all that it asked for
+	feed           *feed.Hub
+	hints          hint.Hub
+	cancels        hint.Hub
+	changes        hint.Hub // the directory may have changed
+	receiptChanges hint.Hub
+	publishes      *batch.Batcher[[]row.NewEvent, []coord.Position]
+	reader         *reader
+	waits          *await.Hub // for calls to end
 
 	stop    context.CancelFunc
 	loops   sync.WaitGroup
@@ -121,8 +122,8 @@ func (b *backend) ready(ctx context.Context) error {
 	}
 	var tables []int
 	err := b.db.Read.NewRaw(`SELECT count(*) FROM sqlite_master WHERE type = 'table'
-		AND name IN ('coord_runs', 'coord_topics', 'coord_limits', 'coord_tickets', 'coord_calls')`).Scan(ctx, &tables)
-	if err == nil && tables[0] < 5 {
+		AND name IN ('coord_runs', 'coord_topics', 'coord_limits', 'coord_tickets', 'coord_calls', 'coord_receipts')`).Scan(ctx, &tables)
+	if err == nil && tables[0] < 6 {
 		return errors.New("the file lacks the schema, see migrations.Up")
 	}
 	if err == nil {
@@ -151,6 +152,7 @@ func (b *backend) Limiter() coord.Limiter         { return limiter{b} }
 func (b *backend) Broadcaster() coord.Broadcaster { return broadcaster{b} }
 func (b *backend) Directory() coord.Directory     { return directory{b} }
 func (b *backend) Calls() coord.Calls             { return calls{b} }
+func (b *backend) Receipts() coord.Receipts       { return receipts{b} }
 
 // Ping takes the writer lock and gives it back.
 func (b *backend) Ping(ctx context.Context) error {

@@ -15,6 +15,7 @@ import (
 	"github.com/uptrace/bun"
 
 	"github.com/tandemhq/tandem/coord"
+	"github.com/tandemhq/tandem/coord/coordtest"
 	"github.com/tandemhq/tandem/coord/sqlite"
 	"github.com/tandemhq/tandem/migrations"
 )
@@ -147,7 +148,7 @@ func impatient(t *testing.T, path string) (coord.Backend, *begins, *sqlite.DB) {
 	}
 	var hook begins
 	db.Write = db.Write.WithQueryHook(&hook)
-	b, waiting, err := sqlite.OpenWatched(t.Context(), sqlite.Options{DB: db})
+	b, waiting, err := sqlite.OpenWatched(t.Context(), sqlite.Options{DB: db, Options: coord.Options{Limiter: coordtest.LimiterOptions}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -66,6 +66,8 @@ func TestPlans(t *testing.T) {
 		`WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 5000)
 			INSERT INTO coord_entries (key, epoch, member_id, data, since, updated_at)
 			SELECT 'key/' || i, i, 'm' || (1 + i % 100), x'', 0, 0 FROM n`,
+		`WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 5000)
+			INSERT INTO coord_receipts (key, fingerprint, holder, keep, until) SELECT randomblob(32), randomblob(32), 'a', 1, i << 40 FROM n`,
 	} {
 		if _, err := db.Write.ExecContext(t.Context(), fill); err != nil {
 			t.Fatal(err)
@@ -190,6 +192,11 @@ func use(t *testing.T, b coord.Backend) {
 	_, err = b.Tickets().Redeem(ctx, ticket.Secret, coord.TicketUse{Purpose: "p"})
 	must(err)
 	_, err = b.Tickets().Reap(ctx)
+	must(err)
+	held, err := b.Receipts().Begin(ctx, coord.ReceiptFor{Key: "k"})
+	must(err)
+	must(b.Receipts().Release(ctx, held))
+	_, err = b.Receipts().Reap(ctx)
 	must(err)
 	stream, err := br.Subscribe(ctx, map[string]coord.Position{"t": coord.Head})
 	must(err)

@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"database/sql"
 
 	"github.com/uptrace/bun"
 
@@ -20,22 +21,13 @@ func (l limiter) Allow(ctx context.Context, limit coord.Limit) (coord.Decision, 
 }
 
 // read returns the TATs of keys, 0 for those that have none.
-func (l limiter) read(ctx context.Context, db bun.IDB, keys [][]byte) ([]int64, error) {
-	var rows []struct {
-		Key []byte `bun:"key"`
-		TAT int64  `bun:"tat"`
-	}
-	err := db.NewRaw(`SELECT key, tat FROM coord_limits WHERE key IN (?)`, bun.List(keys)).Scan(ctx, &rows)
-	if err != nil {
-		return nil, err
-	}
-	byKey := make(map[string]int64, len(rows))
-	for _, r := range rows {
-		byKey[string(r.Key)] = r.TAT
-	}
+func read(ctx context.Context, tat *sql.Stmt, keys [][]byte) ([]int64, error) {
 	tats := make([]int64, len(keys))
 	for i, key := range keys {
-		tats[i] = byKey[string(key)]
+		err := tat.QueryRowContext(ctx, key).Scan(into(&tats[i]))
+		if err != nil && err != sql.ErrNoRows {
+			return nil, err
+		}
 	}
 	return tats, nil
 }
@@ -47,7 +39,7 @@ func (l limiter) AllowAll(ctx context.Context, limits ...coord.Limit) ([]coord.D
 	for i, limit := range limits {
 		keys[i] = row.LimitKey(limit.Key)
 	}
-	tats, err := l.read(ctx, l.b.db.Read, keys)
+	tats, err := read(ctx, l.b.prepared.owed, keys)
 	if err != nil {
 		return nil, storeError(ctx, err)
 	}
@@ -60,21 +52,18 @@ func (l limiter) AllowAll(ctx context.Context, limits ...coord.Limit) ([]coord.D
 // locked decides with the writer lock held.
 func (l limiter) locked(ctx context.Context, limits []coord.Limit, keys [][]byte) (ds []coord.Decision, err error) {
 	err = l.b.inTx(ctx, func(ctx context.Context, tx transaction) error {
-		tats, err := l.read(ctx, tx.Tx, keys)
+		tats, err := read(ctx, tx.bind(ctx, tx.prepared.tat), keys)
 		if err != nil {
 			return err
 		}
 		var store []int64
-		if ds, store = coord.DecideAll(limits, tats, tx.now.UnixMicro()); store == nil {
-			return nil
-		}
-		var list row.Values
+		ds, store = coord.DecideAll(limits, tats, tx.now.UnixMicro())
 		for i, tat := range store {
-			list.Add("(?, ?)", keys[i], tat)
+			if _, err := tx.exec(ctx, tx.prepared.setTAT, keys[i], tat); err != nil {
+				return err
+			}
 		}
-		_, err = tx.NewRaw(`INSERT INTO coord_limits (key, tat) VALUES `+list.String()+`
-			ON CONFLICT (key) DO UPDATE SET tat = excluded.tat`, list.Args...).Exec(ctx)
-		return err
+		return nil
 	})
 	if err != nil {
 		return nil, storeError(ctx, err)
@@ -83,7 +72,7 @@ func (l limiter) locked(ctx context.Context, limits []coord.Limit, keys [][]byte
 }
 
 func (l limiter) Peek(ctx context.Context, limit coord.Limit) (coord.Decision, error) {
-	tats, err := l.read(ctx, l.b.db.Read, [][]byte{row.LimitKey(limit.Key)})
+	tats, err := read(ctx, l.b.prepared.owed, [][]byte{row.LimitKey(limit.Key)})
 	if err != nil {
 		return coord.Decision{}, storeError(ctx, err)
 	}

@@ -71,7 +71,9 @@ func newStore(t *testing.T) coordtest.Store {
 
 func (s *store) Open(t *testing.T) coord.Backend {
 	t.Helper()
-	b, err := sqlite.Open(t.Context(), sqlite.Options{Path: s.path, Now: s.Now, Poll: 5 * time.Millisecond})
+	b, err := sqlite.Open(t.Context(), sqlite.Options{
+		Path: s.path, Now: s.Now, Poll: 5 * time.Millisecond, Options: coord.Options{Limiter: coordtest.LimiterOptions},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

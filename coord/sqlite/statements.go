@@ -17,7 +17,8 @@ import (
 // takes as long to plan one as to carry it out. Lists are passed as JSON, so that
 // the text is the same whatever their length.
 type statements struct {
-	peek *sql.Stmt // is look on connections that read; the others write
+	// Are look, receipt and tat on connections that read; the others write.
+	peek, seen, owed *sql.Stmt
 
 	insert, byKey, look                   *sql.Stmt
 	due, bind, lanes, lane, rescue, taken *sql.Stmt
@@ -25,6 +26,10 @@ type statements struct {
 	held, settle, requeue, extend         *sql.Stmt
 	report, logLine                       *sql.Stmt
 	heads, bump, eventByKey, insertEvent  *sql.Stmt
+	receipt, takeReceipt, extendReceipt   *sql.Stmt
+	completeReceipt                       *sql.Stmt
+	makeRoom, issue, redeem               *sql.Stmt
+	tat, setTAT                           *sql.Stmt
 }
 
 type statement struct {
@@ -55,10 +60,21 @@ func (s *statements) writes() []statement {
 		{&s.bump, bumpSQL},
 		{&s.eventByKey, eventByKeySQL},
 		{&s.insertEvent, insertEventSQL},
+		{&s.receipt, receiptSQL},
+		{&s.takeReceipt, takeReceiptSQL},
+		{&s.extendReceipt, extendReceiptSQL},
+		{&s.completeReceipt, completeReceiptSQL},
+		{&s.makeRoom, makeRoomSQL},
+		{&s.issue, issueSQL},
+		{&s.redeem, redeemSQL},
+		{&s.tat, tatSQL},
+		{&s.setTAT, setTATSQL},
 	}
 }
 
-func (s *statements) reads() []statement { return []statement{{&s.peek, lookSQL}} }
+func (s *statements) reads() []statement {
+	return []statement{{&s.peek, lookSQL}, {&s.seen, receiptSQL}, {&s.owed, tatSQL}}
+}
 
 func prepare(ctx context.Context, db *sql.DB, list []statement) (err error) {
 	for _, s := range list {
@@ -169,6 +185,30 @@ const (
 	eventByKeySQL = `SELECT seq, tag FROM coord_events WHERE topic = ? AND key IS NOT NULL AND key = ?`
 
 	insertEventSQL = `INSERT INTO coord_events (topic, seq, tag, prev, at, kind, key, payload) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`
+
+	receiptSQL = `SELECT fingerprint, holder, token, done, until, error, body FROM coord_receipts WHERE key = ?`
+
+	// takeReceiptSQL lets somebody hold a key, under a token of which there was none before.
+	takeReceiptSQL = `INSERT OR REPLACE INTO coord_receipts (key, fingerprint, holder, keep, until) VALUES (?, ?, ?, ?, ?)`
+
+	extendReceiptSQL = `UPDATE coord_receipts SET until = ?, keep = COALESCE(?, keep) WHERE key = ? AND token = ? AND NOT done`
+
+	completeReceiptSQL = `UPDATE coord_receipts SET done = 1, holder = '', error = ?, body = ?, until = ? + keep
+		WHERE key = ? AND token = ? AND NOT done`
+
+	tatSQL = `SELECT tat FROM coord_limits WHERE key = ?`
+
+	setTATSQL = `INSERT INTO coord_limits (key, tat) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET tat = excluded.tat`
+
+	// makeRoomSQL takes tickets of session ?1 away: those that have expired, which must not
+	// take the place of what is good, and the oldest beyond ?3 others.
+	makeRoomSQL = `DELETE FROM coord_tickets WHERE session_id = ?1 AND (expires_at <= ?2 OR id IN (
+		SELECT id FROM coord_tickets WHERE session_id = ?1 AND expires_at > ?2 ORDER BY id DESC LIMIT -1 OFFSET ?3))`
+
+	issueSQL = `INSERT INTO coord_tickets (hash, purpose, user_id, session_id, origin, scope, ttl, expires_at)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?)`
+
+	redeemSQL = `DELETE FROM coord_tickets WHERE hash = ? RETURNING purpose, user_id, session_id, origin, scope, ttl, expires_at <= ?`
 
 	logLineSQL = `INSERT INTO coord_run_log (run_id, number, attempt, at, line) VALUES (?, ?, ?, ?, ?)`
 )

@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"database/sql"
 
 	"github.com/uptrace/bun"
 
@@ -16,17 +17,12 @@ func (t tickets) Issue(ctx context.Context, f coord.TicketFor) (coord.Ticket, er
 	hash := coord.HashTicket(secret)
 	var expires row.Time
 	err := t.b.inTx(ctx, func(ctx context.Context, tx transaction) error {
-		// What has expired must not take the place of what is good.
-		_, err := tx.NewRaw(`DELETE FROM coord_tickets WHERE session_id = ?0 AND (expires_at <= ?1 OR id IN (
-			SELECT id FROM coord_tickets WHERE session_id = ?0 AND expires_at > ?1 ORDER BY id DESC LIMIT -1 OFFSET ?2))`,
-			f.Session, tx.now, coord.MaxTickets-1).Exec(ctx)
-		if err != nil {
+		if _, err := tx.exec(ctx, tx.prepared.makeRoom, f.Session, tx.now.UnixMicro(), coord.MaxTickets-1); err != nil {
 			return err
 		}
 		expires = after(tx.now, f.TTL)
-		_, err = tx.NewRaw(`INSERT INTO coord_tickets (hash, purpose, user_id, session_id, origin, scope, ttl, expires_at)
-			VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
-			hash[:], f.Purpose, f.User, f.Session, f.Origin, f.Scope, row.Micros(f.TTL), expires).Exec(ctx)
+		_, err := tx.exec(ctx, tx.prepared.issue,
+			hash[:], f.Purpose, f.User, f.Session, f.Origin, f.Scope, row.Micros(f.TTL), expires.UnixMicro())
 		return err
 	})
 	if err != nil {
@@ -39,19 +35,21 @@ func (t tickets) Issue(ctx context.Context, f coord.TicketFor) (coord.Ticket, er
 // never more tickets of a session than are good.
 func (t tickets) Redeem(ctx context.Context, secret string, use coord.TicketUse) (coord.TicketFor, error) {
 	hash := coord.HashTicket(secret)
-	var rows []row.Ticket
+	var burnt *row.Ticket
 	err := t.b.inTx(ctx, func(ctx context.Context, tx transaction) error {
-		return tx.NewRaw(`DELETE FROM coord_tickets WHERE hash = ?
-			RETURNING purpose, user_id, session_id, origin, scope, ttl, expires_at <= ? AS expired`,
-			hash[:], tx.now).Scan(ctx, &rows)
+		burnt = nil
+		return tx.each(ctx, tx.prepared.redeem, []any{hash[:], tx.now.UnixMicro()}, func(rows *sql.Rows) error {
+			burnt = new(row.Ticket)
+			return rows.Scan(&burnt.Purpose, &burnt.User, &burnt.Session, &burnt.Origin, &burnt.Scope, &burnt.TTL, &burnt.Expired)
+		})
 	})
 	switch {
 	case err != nil:
 		return coord.TicketFor{}, storeError(ctx, err)
-	case len(rows) == 0:
+	case burnt == nil:
 		return coord.TicketFor{}, coord.ErrNotFound
 	}
-	return rows[0].Redeem(use)
+	return burnt.Redeem(use)
 }
 
 func (t tickets) Reap(ctx context.Context) (int, error) {

@@ -195,15 +195,23 @@ func (t *tx) CancelCall(ctx context.Context, id coord.CallID, reason string) err
 	})
 }
 
+func (t *tx) CompleteReceipt(ctx context.Context, held coord.Receipt, o coord.ReceiptOutcome) error {
+	return t.do(ctx, func() error {
+		t.news.receipts = true
+		return t.completeReceipt(ctx, held, o)
+	})
+}
+
 func (t *tx) Unwrap() any { return t.Tx }
 
 // news is what a transaction may have brought.
 type news struct {
-	events  bool
-	runs    bool // that have become due
-	cancels bool // running runs were asked to stop
-	calls   bool // that have ended
-	entries bool // of the directory have changed
+	events   bool
+	runs     bool // that have become due
+	cancels  bool // running runs were asked to stop
+	calls    bool // that have ended
+	entries  bool // of the directory have changed
+	receipts bool // were completed or released
 }
 
 // ring announces what a transaction has committed, at once to this process. The
@@ -223,5 +231,8 @@ func (b *backend) ring(n news) {
 	}
 	if n.entries {
 		b.changes.Notify()
+	}
+	if n.receipts {
+		b.receiptChanges.Notify()
 	}
 }

@@ -238,6 +238,7 @@ func (r Head) Position() coord.Position { return coord.Position{Seq: r.Seq, Tag:
 
 // Ticket is a row of coord_tickets, and whether it was too late.
 type Ticket struct {
+	Hash    []byte `bun:"hash"`
 	Purpose string `bun:"purpose"`
 	User    string `bun:"user_id"`
 	Session string `bun:"session_id"`

@@ -54,10 +54,13 @@ func Refund(s coord.Settlement) int {
 	return 0
 }
 
+// LimitKeyBytes is the length of a [LimitKey].
+const LimitKeyBytes = 16
+
 // LimitKey is what is stored of a limit's key.
 func LimitKey(key string) []byte {
 	h := sha256.Sum256([]byte(key))
-	return h[:16]
+	return h[:LimitKeyBytes]
 }
 
 // NewEvent is an event to be published, with its tag.

@@ -57,6 +57,8 @@ func main() {
 type session struct {
 	env    []string
 	output io.Writer // shared with the commands, so that nothing waits in a buffer
+
+	fuzzTime time.Duration // for all fuzz targets together, besides what building them takes
 }
 
 // result is what became of a step.
@@ -67,7 +69,7 @@ type result struct {
 }
 
 func run(ctx context.Context, steps []step) error {
-	s := &session{env: os.Environ(), output: os.Stdout}
+	s := &session{env: os.Environ(), output: os.Stdout, fuzzTime: 50 * time.Second}
 	if _, err := os.Stat("tools/go.mod"); err != nil {
 		return errors.New("run this from the root of the repository")
 	}

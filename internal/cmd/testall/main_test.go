@@ -25,7 +25,7 @@ func names(steps []step) string {
 func TestChoose(t *testing.T) {
 	all := allSteps()
 	for _, test := range []struct{ list, want string }{
-		{"", "format generate tidy vet vet-pg vet-memory lint lint-pg lint-memory test test-pg test-memory modules"},
+		{"", "format generate tidy vet vet-pg vet-memory lint lint-pg lint-memory test test-pg test-memory fuzz modules"},
 		{"test,format", "format test test-pg test-memory"},
 		{"vet-pg", "vet-pg"},
 		{"lint-memory,vet-pg", "vet-pg lint-memory"},
@@ -60,6 +60,85 @@ func TestFindModules(t *testing.T) {
 	want := []string{root, filepath.Join(root, "bench"), filepath.Join(root, "tools")}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func TestFindTargets(t *testing.T) {
+	root := t.TempDir()
+	const fuzz = "package x\n\nfunc FuzzB(f *testing.F) {\n}\n\nfunc FuzzA(f *testing.F) {\n}\n\nfunc Fuzzy(t *testing.T) {}\n"
+	for _, path := range []string{"x/x_test.go", "a_test.go", "x/x.go", "x/testdata/y_test.go", "bench/b_test.go"} {
+		path = filepath.Join(root, path)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(fuzz), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, dir := range []string{"", "bench"} {
+		if err := os.WriteFile(filepath.Join(root, dir, "go.mod"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := findTargets(root)
+	x := filepath.Join(root, "x")
+	if want := []target{{root, "FuzzA"}, {root, "FuzzB"}, {x, "FuzzA"}, {x, "FuzzB"}}; err != nil || !slices.Equal(got, want) {
+		t.Errorf("got %v, %v; want %v", got, err, want)
+	}
+}
+
+// TestFuzz runs a target that fails as soon as it meets what it looks for, which must be shown, and one that
+// does not fail.
+func TestFuzz(t *testing.T) {
+	root := t.TempDir()
+	for name, text := range map[string]string{
+		"go.mod": "module example\n\ngo 1.26\n",
+		"x_test.go": `package x
+
+import "testing"
+
+TEST FuzzBad(f *testing.F) {
+	f.Fuzz(func(t *testing.T, s string) {
+		if len(s) > 0 {
+			t.Error("met it")
+		}
+	})
+}
+
+TEST FuzzGood(f *testing.F) { f.Fuzz(func(*testing.T, string) {}) }
+`,
+	} {
+		text = strings.ReplaceAll(text, "TEST", "func") // so that this file has no targets
+		if err := os.WriteFile(filepath.Join(root, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Chdir(root)
+	var out bytes.Buffer
+	s := &session{env: append(os.Environ(), "GOFLAGS=", "GOWORK=off"), output: &out, fuzzTime: 10 * time.Second}
+	err := fuzz(t.Context(), s)
+	if err == nil || err.Error() != "these targets fail: FuzzBad" {
+		t.Errorf("got %v", err)
+	}
+	for _, part := range []string{"FAIL FuzzBad", "met it", "go test fuzz v1\nstring(", "ok   FuzzGood: "} {
+		if !strings.Contains(out.String(), part) {
+			t.Errorf("no %q in\n%s", part, &out)
+		}
+	}
+}
+
+func TestOutOfTimeIsNoFailure(t *testing.T) {
+	const ended = "fuzz: elapsed: 2s, execs: 36\n--- FAIL: FuzzX (2.31s)\n    context deadline exceeded\nFAIL\nexit status 1\n"
+	if !outOfTime([]byte(ended)) {
+		t.Error("the end of the time is a failure")
+	}
+	for _, output := range []string{
+		"--- FAIL: FuzzX (2.31s)\n    x_test.go:7: context deadline exceeded\n    Failing input written to testdata/fuzz/FuzzX/1\nFAIL\n",
+		ended + "Failing input written to testdata/fuzz/FuzzX/1\n", "FAIL\n",
+	} {
+		if outOfTime([]byte(output)) {
+			t.Errorf("no failure: %s", output)
+		}
 	}
 }
 

@@ -60,7 +60,7 @@ func allSteps() []step {
 			goTest("-tags="+tag, "."),
 		})
 	}
-	steps = append(steps, step{"fuzz", "every fuzz target for a short while", compiler, fuzz})
+	steps = append(steps, step{"fuzz", "every fuzz target for a short while", 0, fuzz})
 	return append(steps, step{"modules", "the other modules of the repository", postgres | redis | chromium, checkModules})
 }
 
