@@ -98,6 +98,11 @@ func TestWrongSettings(t *testing.T) {
 		{[]string{"--workers", "many"}, []string{"--workers", "int"}},
 		{[]string{"--database-conns", "1001"}, []string{"TANDEM_DATABASE_CONNS", "from 1 to 1000"}},
 		{[]string{"--shutdown-timeout=-1s"}, []string{"TANDEM_SHUTDOWN_TIMEOUT", "above 0"}},
+		{[]string{"--session-idle", "1m"}, []string{"TANDEM_SESSION_IDLE", "between 5m"}},
+		{[]string{"--session-idle", "0s"}, []string{"TANDEM_SESSION_IDLE", "above 0"}},
+		{[]string{"--session-idle", "48h", "--session-length", "24h"}, []string{"TANDEM_SESSION_LENGTH", "between 48h"}},
+		{[]string{"--audit-keep", "1h"}, []string{"TANDEM_AUDIT_KEEP", "between 24h"}},
+		{[]string{"--person-connections", "0"}, []string{"TANDEM_PERSON_CONNECTIONS", "from 1 to 1000"}},
 		{[]string{"--drain-grace", "1h"}, []string{"TANDEM_DRAIN_GRACE", "shorter"}},
 		{[]string{"--addr", "8080"}, []string{"TANDEM_ADDR", "host:port"}},
 		{[]string{"--addr", "0.0.0.0:0"}, []string{"TANDEM_PUBLIC_URL", "must be set"}},
@@ -375,6 +380,7 @@ var readmeCommands = map[string]string{
 	"go run . user add ada --admin":                                            "TestUserAdd",
 	"go run ./examples/jobs":                                                   "TestJobs",
 	"go run ./examples/feed":                                                   "TestFeed",
+	"go run ./examples/limits":                                                 "TestLimits",
 	"make test":                                                                "TestMain", // in which this very test runs
 }
 

@@ -13,6 +13,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/tandemhq/tandem/app"
 	"github.com/tandemhq/tandem/app/auth"
 	"github.com/tandemhq/tandem/app/store"
 )
@@ -108,7 +109,151 @@ func openChecked(e *env, c *Config) (*database, func(), error) {
 }
 
 type userCmd struct {
-	Add userAddCmd `cmd:"" help:"Create an account."`
+	Add        userAddCmd        `cmd:"" help:"Create an account."`
+	List       userListCmd       `cmd:"" help:"List the accounts."`
+	Role       userRoleCmd       `cmd:"" help:"Give somebody another role."`
+	Deactivate userDeactivateCmd `cmd:"" help:"End somebody's sessions and tokens, and let them sign in no more."`
+	Reactivate userReactivateCmd `cmd:"" help:"Let somebody sign in again."`
+	Reset      userResetCmd      `cmd:"" help:"Print a link by which somebody chooses another password."`
+	SignOut    userSignOutCmd    `cmd:"" help:"End all sessions and tokens of somebody."`
+}
+
+// accounts calls act with what manages accounts.
+func accounts(e *env, c *Config, act func(*auth.Service, app.Config) error) error {
+	if err := c.check(); err != nil {
+		return err
+	}
+	a, err := c.application(e.stdout)
+	if err != nil {
+		return err
+	}
+	if c.Log == "info" { // what a server tells as it starts is not for here
+		c.Log = "warn"
+	}
+	service, cleanup, err := initializeAccounts(e.ctx, c, a, c.logger(e.stderr))
+	if err != nil {
+		return err
+	}
+	defer cleanup()
+	return act(service, a)
+}
+
+// onPerson calls act with the person of that name and tells what was done.
+func onPerson(e *env, c *Config, name, done string, act func(*auth.Service, store.User) error) error {
+	return accounts(e, c, func(service *auth.Service, _ app.Config) error {
+		user, err := service.PersonNamed(e.ctx, name)
+		if err != nil {
+			return err
+		}
+		if err := act(service, user); err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(e.stdout, "%s %q\n", done, user.Name)
+		return err
+	})
+}
+
+// operator is who acts at the command line.
+var operator store.User
+
+type userListCmd struct {
+	JSON bool `name:"json" help:"Print JSON, one object per line."`
+}
+
+// Run lists the accounts by name.
+func (l userListCmd) Run(e *env, c *Config) error {
+	return accounts(e, c, func(service *auth.Service, _ app.Config) error {
+		people, err := service.People(e.ctx)
+		if err != nil {
+			return err
+		}
+		if l.JSON {
+			enc := json.NewEncoder(e.stdout)
+			for _, p := range people {
+				if err := enc.Encode(p); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+		w := tabwriter.NewWriter(e.stdout, 0, 0, 2, ' ', 0)
+		_, _ = fmt.Fprintln(w, "NAME\tROLE\tSTATE\tSESSIONS\tTOKENS")
+		for _, p := range people {
+			state := "active"
+			if p.Deactivated {
+				state = "deactivated"
+			}
+			_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\n", p.Name, p.Role, state, p.Sessions, p.Tokens)
+		}
+		return w.Flush()
+	})
+}
+
+type userRoleCmd struct {
+	Name string     `arg:"" help:"Whose."`
+	Role store.Role `arg:"" enum:"admin,member,guest" help:"admin, member or guest."`
+}
+
+// Run changes the role.
+func (u userRoleCmd) Run(e *env, c *Config) error {
+	return onPerson(e, c, u.Name, "made "+string(u.Role), func(service *auth.Service, user store.User) error {
+		return service.SetRole(e.ctx, operator, user.ID, u.Role)
+	})
+}
+
+type userDeactivateCmd struct {
+	Name string `arg:"" help:"Who."`
+}
+
+// Run deactivates the account.
+func (u userDeactivateCmd) Run(e *env, c *Config) error {
+	return onPerson(e, c, u.Name, "deactivated", func(service *auth.Service, user store.User) error {
+		return service.SetActive(e.ctx, operator, user.ID, false)
+	})
+}
+
+type userReactivateCmd struct {
+	Name string `arg:"" help:"Who."`
+}
+
+// Run reactivates the account.
+func (u userReactivateCmd) Run(e *env, c *Config) error {
+	return onPerson(e, c, u.Name, "reactivated", func(service *auth.Service, user store.User) error {
+		return service.SetActive(e.ctx, operator, user.ID, true)
+	})
+}
+
+type userSignOutCmd struct {
+	Name string `arg:"" help:"Who."`
+}
+
+// Run ends the sessions and tokens.
+func (u userSignOutCmd) Run(e *env, c *Config) error {
+	return onPerson(e, c, u.Name, "signed out", func(service *auth.Service, user store.User) error {
+		_, err := service.EndSessionsOf(e.ctx, operator, user.ID)
+		return err
+	})
+}
+
+type userResetCmd struct {
+	Name string `arg:"" help:"Whose password."`
+}
+
+// Run prints a link.
+func (u userResetCmd) Run(e *env, c *Config) error {
+	return accounts(e, c, func(service *auth.Service, a app.Config) error {
+		user, err := service.PersonNamed(e.ctx, u.Name)
+		if err != nil {
+			return err
+		}
+		link, secret, err := service.MakeReset(e.ctx, operator, user.ID)
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(e.stdout, "%s%s%s\nIt works once, until %s.\n",
+			a.PageURL(), auth.ResetPath, secret, link.ExpiresAt.UTC().Format(time.RFC3339))
+		return err
+	})
 }
 
 type userAddCmd struct {
@@ -134,18 +279,6 @@ func (u userAddCmd) Run(e *env, c *Config) error {
 			return errors.New("there is no password on standard input")
 		}
 	}
-	a, err := c.application(e.stdout)
-	if err != nil {
-		return err
-	}
-	if c.Log == "info" { // what a server tells as it starts is not for here
-		c.Log = "warn"
-	}
-	accounts, cleanup, err := initializeAccounts(e.ctx, c, a, c.logger(e.stderr))
-	if err != nil {
-		return err
-	}
-	defer cleanup()
 	role := store.Member
 	switch {
 	case u.Admin:
@@ -153,11 +286,13 @@ func (u userAddCmd) Run(e *env, c *Config) error {
 	case u.Guest:
 		role = store.Guest
 	}
-	return addUser(e, accounts, u.Name, password, role)
+	return accounts(e, c, func(service *auth.Service, _ app.Config) error {
+		return addUser(e, service, u.Name, password, role)
+	})
 }
 
-func addUser(e *env, accounts *auth.Service, name, password string, role store.Role) error {
-	user, made, err := accounts.AddUser(e.ctx, name, password, role)
+func addUser(e *env, service *auth.Service, name, password string, role store.Role) error {
+	user, made, err := service.AddUser(e.ctx, name, password, role)
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tandemhq/tandem/app"
+	"github.com/tandemhq/tandem/app/store"
 	"github.com/tandemhq/tandem/coord"
 )
 
@@ -28,6 +29,10 @@ type Config struct {
 	MetricsToken    string        `name:"metrics-token" env:"TANDEM_METRICS_TOKEN" placeholder:"SECRET" help:"Bearer token for /metrics. Without one it answers only requests from this machine, and only when the public URL is empty or a loopback address."`
 	Log             string        `name:"log" env:"TANDEM_LOG" default:"info" placeholder:"LEVEL[,json]" help:"Least level of log lines, debug, info, warn or error, and ,json for machines."`
 	DatabaseConns   int           `name:"database-conns" env:"TANDEM_DATABASE_CONNS" default:"20" placeholder:"N" help:"Most connections of the work pool (PostgreSQL)."`
+	SessionIdle     time.Duration `name:"session-idle" env:"TANDEM_SESSION_IDLE" default:"336h" placeholder:"DURATION" help:"How long a browser that is not used stays signed in."`
+	SessionLength   time.Duration `name:"session-length" env:"TANDEM_SESSION_LENGTH" default:"2160h" placeholder:"DURATION" help:"How long a browser stays signed in at most."`
+	PersonConns     int           `name:"person-connections" env:"TANDEM_PERSON_CONNECTIONS" default:"20" placeholder:"N" help:"Most WebSockets and event streams of one person on this replica."`
+	AuditKeep       time.Duration `name:"audit-keep" env:"TANDEM_AUDIT_KEEP" default:"8760h" placeholder:"DURATION" help:"How long lines of the audit log are kept."`
 	Workers         int           `name:"workers" env:"TANDEM_WORKERS" default:"10" placeholder:"N" help:"Most runs executed at a time."`
 	Lease           time.Duration `name:"lease" env:"TANDEM_LEASE" default:"30s" placeholder:"DURATION" help:"How long a run stays with a replica that vanished."`
 	Poll            time.Duration `name:"poll" env:"TANDEM_POLL" default:"500ms" placeholder:"DURATION" help:"Longest time until due work is noticed without a hint."`
@@ -47,6 +52,7 @@ func (e *settingError) Error() string { return e.env + " " + e.reason }
 // settingOf are the settings behind the fields that errors of app.Config name.
 var settingOf = map[string]string{
 	"Addr": "TANDEM_ADDR", "PublicURL": "TANDEM_PUBLIC_URL", "Origins": "TANDEM_ORIGINS", "Endpoints": "TANDEM_ENDPOINTS",
+	"SessionIdle": "TANDEM_SESSION_IDLE", "SessionLength": "TANDEM_SESSION_LENGTH", "AuditKeep": "TANDEM_AUDIT_KEEP",
 	"TrustedProxies": "TANDEM_TRUSTED_PROXIES", "HTTPTasksAllow": "TANDEM_HTTP_TASKS_ALLOW", "DrainGrace": "TANDEM_DRAIN_GRACE",
 	"ShutdownTimeout": "TANDEM_SHUTDOWN_TIMEOUT",
 }
@@ -59,7 +65,10 @@ func (c *Config) check() error {
 	if _, err := c.logLevel(); err != nil {
 		return err
 	}
-	for env, d := range map[string]time.Duration{"TANDEM_POLL": c.Poll, "TANDEM_SHUTDOWN_TIMEOUT": c.ShutdownTimeout} {
+	for env, d := range map[string]time.Duration{
+		"TANDEM_POLL": c.Poll, "TANDEM_SHUTDOWN_TIMEOUT": c.ShutdownTimeout, "TANDEM_AUDIT_KEEP": c.AuditKeep,
+		"TANDEM_SESSION_IDLE": c.SessionIdle, "TANDEM_SESSION_LENGTH": c.SessionLength,
+	} {
 		if d <= 0 {
 			return &settingError{env, fmt.Sprintf("is %v; set a duration above 0, such as 1s", d)}
 		}
@@ -67,7 +76,9 @@ func (c *Config) check() error {
 	if c.Lease < time.Second {
 		return &settingError{"TANDEM_LEASE", fmt.Sprintf("is %v; set at least 1s", c.Lease)}
 	}
-	for env, n := range map[string]int{"TANDEM_WORKERS": c.Workers, "TANDEM_DATABASE_CONNS": c.DatabaseConns} {
+	for env, n := range map[string]int{
+		"TANDEM_WORKERS": c.Workers, "TANDEM_DATABASE_CONNS": c.DatabaseConns, "TANDEM_PERSON_CONNECTIONS": c.PersonConns,
+	} {
 		if n < 1 || n > 1000 {
 			return &settingError{env, fmt.Sprintf("is %d; set a number from 1 to 1000", n)}
 		}
@@ -130,6 +141,8 @@ func (c *Config) application(output io.Writer) (app.Config, error) {
 		HTTPTasksAllow: c.HTTPTasksAllow, MetricsToken: c.MetricsToken, Node: c.Node, Version: readVersion().Version, Driver: driverName, Output: output,
 		Workers: c.Workers, Lease: c.Lease, Poll: c.Poll, DrainGrace: c.DrainGrace, ShutdownTimeout: c.ShutdownTimeout,
 	}
+	a.Auth.Sessions = store.Lifetime{Idle: c.SessionIdle, Absolute: c.SessionLength}
+	a.Hub.PerPerson, a.Maintenance.Audit = c.PersonConns, c.AuditKeep
 	if a.Node == "" {
 		host, err := os.Hostname()
 		if err != nil {

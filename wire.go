@@ -17,7 +17,7 @@ import (
 
 // initialize makes a replica on a migrated database.
 func initialize(ctx context.Context, c *Config, a app.Config, log *slog.Logger) (*app.Server, func(), error) {
-	panic(wire.Build(driverSet, migrated, app.NewMetrics, app.NewHealth, app.NewAuth, app.NewPresence, app.NewTools, app.NewHub, app.NewOutbound,
+	panic(wire.Build(driverSet, migrated, app.NewMetrics, app.NewHealth, app.NewAuth, app.NewAudit, app.NewPresence, app.NewTools, app.NewHub, app.NewOutbound,
 		app.NewWorker, app.NewMaintenance, app.NewServer, rooms.New, tasks.New, web.New))
 }
 

@@ -17,7 +17,9 @@ import (
 	"github.com/tandemhq/tandem/app/hub"
 	"github.com/tandemhq/tandem/app/maintenance"
 	"github.com/tandemhq/tandem/app/presence"
+	"github.com/tandemhq/tandem/app/store"
 	"github.com/tandemhq/tandem/coord"
+	"github.com/tandemhq/tandem/coord/httplimit"
 )
 
 // Config are the settings of one replica. Call [Config.Complete] before use.
@@ -66,6 +68,10 @@ type Config struct {
 	// ShutdownTimeout bounds the stop as a whole, DrainGrace included. Default 20 s.
 	ShutdownTimeout time.Duration
 
+	// Writes are the requests of one person that change something. Default 50 per second,
+	// burst 500.
+	Writes coord.Limit
+
 	// Auth, Hub, Presence and Maintenance tune those parts; the zero values are good.
 	Auth        auth.Options
 	Hub         hub.Options
@@ -97,6 +103,9 @@ func (c *Config) Complete() error {
 	if c.ShutdownTimeout == 0 {
 		c.ShutdownTimeout = 20 * time.Second
 	}
+	if c.Writes.Rate == 0 {
+		c.Writes = coord.Limit{Rate: 50, Per: time.Second, Burst: 500}
+	}
 	host, _, err := net.SplitHostPort(c.Addr)
 	if err != nil {
 		return invalid("Addr", "%q is not of the form host:port", c.Addr)
@@ -121,13 +130,14 @@ func (c *Config) Complete() error {
 		}
 	}
 	for _, proxy := range c.TrustedProxies {
-		_, addrErr := netip.ParseAddr(proxy)
-		_, rangeErr := netip.ParsePrefix(proxy)
-		if addrErr != nil && rangeErr != nil {
+		if _, err := httplimit.NewClients(proxy); err != nil {
 			return invalid("TrustedProxies", "%q is neither an address nor a range such as 10.0.0.0/8", proxy)
 		}
 	}
 	if _, err := c.httpTasksAllow(); err != nil {
+		return err
+	}
+	if err := c.checkSessions(); err != nil {
 		return err
 	}
 	if c.DrainGrace < 0 || c.DrainGrace >= c.ShutdownTimeout {
@@ -135,6 +145,35 @@ func (c *Config) Complete() error {
 	}
 	return nil
 }
+
+// checkSessions bounds what is kept of people.
+func (c *Config) checkSessions() error {
+	def(&c.Auth.Sessions.Idle, store.SessionIdle)
+	def(&c.Auth.Sessions.Absolute, store.SessionAbsolute)
+	def(&c.Maintenance.Audit, 365*day)
+	for _, s := range []struct {
+		field              string
+		value, least, most time.Duration
+	}{
+		{"SessionIdle", c.Auth.Sessions.Idle, 5 * time.Minute, 365 * day}, // a use is written down once a minute
+		{"SessionLength", c.Auth.Sessions.Absolute, c.Auth.Sessions.Idle, 365 * day},
+		{"AuditKeep", c.Maintenance.Audit, day, 3650 * day},
+	} {
+		if s.value < s.least || s.value > s.most {
+			return invalid(s.field, "is %v, must be between %v and %v", s.value, s.least, s.most)
+		}
+	}
+	return nil
+}
+
+func def[T comparable](value *T, otherwise T) {
+	var zero T
+	if *value == zero {
+		*value = otherwise
+	}
+}
+
+const day = 24 * time.Hour
 
 func (c Config) httpTasksAllow() ([]netip.Prefix, error) {
 	var list []netip.Prefix
@@ -171,10 +210,11 @@ func badOrigin(s string) string {
 	return ""
 }
 
-// redacted is what may be printed of a URL.
+// redacted is what may be printed of a URL. Where a mistake hides the password from the
+// parser, as a missing scheme does, that is nothing.
 func redacted(s string) string {
 	u, err := url.Parse(s)
-	if err != nil {
+	if err != nil || u.User == nil && strings.Contains(s, "@") {
 		return "…"
 	}
 	return u.Redacted()
@@ -196,6 +236,26 @@ func (c Config) Secure() bool { return strings.HasPrefix(c.PublicURL, "https://"
 func (c Config) Local() bool {
 	u, err := url.Parse(c.PublicURL)
 	return c.PublicURL == "" || err == nil && loopback(u.Hostname())
+}
+
+// HostAllowed reports whether a request may name the host that it does. While browsers are
+// on this machine only, that is this machine: a page from elsewhere whose name was made to
+// lead here is not served.
+func (c Config) HostAllowed(r *http.Request) bool {
+	host, _, err := net.SplitHostPort(r.Host)
+	if err != nil {
+		host = r.Host
+	}
+	return !c.Local() || loopback(host)
+}
+
+// PageURL is where people find the page, without a slash at its end, as far as that is
+// known without a listener.
+func (c Config) PageURL() string {
+	if c.PublicURL != "" {
+		return c.PublicURL
+	}
+	return "http://" + c.Addr
 }
 
 // AllowedOrigins are the origins that are accepted from other hosts than the

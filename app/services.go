@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/tandemhq/tandem/app/audit"
 	"github.com/tandemhq/tandem/app/auth"
 	"github.com/tandemhq/tandem/app/health"
 	"github.com/tandemhq/tandem/app/hub"
@@ -32,8 +33,13 @@ func NewHealth(backend coord.Backend) *health.Health { return health.New(backend
 
 // NewAuth returns the accounts and sessions.
 func NewAuth(c Config, st *store.Store, backend coord.Backend, log *slog.Logger) *auth.Service {
-	return auth.New(st, backend, c.Auth, log)
+	o := c.Auth
+	o.Join = rooms.Join
+	return auth.New(st, backend, o, log)
 }
+
+// NewAudit returns the audit log.
+func NewAudit(st *store.Store) *audit.Service { return audit.New(st) }
 
 // NewPresence returns who is connected. [Server.Run] runs it.
 func NewPresence(
@@ -88,5 +94,7 @@ func handlerGrace(c Config) time.Duration { return (c.ShutdownTimeout - c.DrainG
 func NewMaintenance(
 	c Config, backend coord.Backend, st *store.Store, log *slog.Logger,
 ) *maintenance.Maintenance {
-	return maintenance.New(backend, st, c.Maintenance, log)
+	o := c.Maintenance
+	o.Sessions = c.Auth.Sessions
+	return maintenance.New(backend, st, o, log)
 }

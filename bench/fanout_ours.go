@@ -43,8 +43,8 @@ const fanoutRoom = 1
 func serveHub(ctx context.Context, mux *http.ServeMux) (func(context.Context, []byte) error, error) {
 	backend := memory.Open(memory.Options{Retain: 20_000})
 	log := slog.New(slog.DiscardHandler)
-	all := everybody{user: chat.User{ID: 1, Name: "Ada"}}
-	h := hub.New(backend, hub.Services{Sessions: all, Rooms: all}, metrics.New("bench", "memory"), hub.Options{}, log)
+	all := everybody{user: chat.User{ID: 1, Name: "Ada", Role: chat.Member}}
+	h := hub.New(backend, hub.Services{Sessions: all, Rooms: all}, metrics.New("bench", "memory"), hub.Options{PerPerson: 1 << 30}, log)
 	mux.HandleFunc("GET /ws", func(w http.ResponseWriter, r *http.Request) {
 		if err := h.Serve(w, r); err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)

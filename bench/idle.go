@@ -31,9 +31,9 @@ func measureIdle(ctx context.Context, sub subject, length time.Duration, prepare
 	if err := s.b.Close(ctx); err != nil { // it asks things too
 		return row{}, err
 	}
-	sockets := 1000
+	sockets, pause := 1000, 15*time.Second
 	if length < 100*time.Millisecond { // only to see that all works
-		sockets = 10
+		sockets, pause = 10, 100*time.Millisecond
 	}
 	length = max(length, 2*time.Second)
 
@@ -61,9 +61,14 @@ func measureIdle(ctx context.Context, sub subject, length time.Duration, prepare
 		defer p.stop()
 		urls = append(urls, p.url)
 	}
-	// What follows a start is over.
+	// It would clean up, while nothing is done, behind what was done before.
+	if err := s.autovacuum(ctx, "off"); err != nil {
+		return row{}, err
+	}
+	defer func() { err = errors.Join(err, s.autovacuum(ctx, "on")) }()
+	// Sessions report what they did up to ten seconds late.
 	prepares("letting the replicas come to rest")
-	if err := rest(ctx, 3*time.Second); err != nil {
+	if err := rest(ctx, pause); err != nil {
 		return row{}, err
 	}
 	r.Beside = "no sockets"
@@ -84,7 +89,7 @@ func measureIdle(ctx context.Context, sub subject, length time.Duration, prepare
 		}
 		defer c.Close()
 	}
-	if err := rest(ctx, 3*time.Second); err != nil {
+	if err := rest(ctx, pause); err != nil {
 		return row{}, err
 	}
 	some, err := s.traffic(ctx, length)
@@ -115,7 +120,7 @@ type running struct {
 var address = regexp.MustCompile(`msg="tandem is listening".* address=(\S+)`)
 
 func startProgram(ctx context.Context, program, node, url string) (*running, error) {
-	p := &running{command: exec.CommandContext(ctx, program, "serve", "--addr", "127.0.0.1:0", "--node", node, "--database-url", url)}
+	p := &running{command: exec.CommandContext(ctx, program, "serve", "--addr", "127.0.0.1:0", "--person-connections", "1000", "--node", node, "--database-url", url)}
 	out, err := p.command.StderrPipe()
 	if err != nil {
 		return nil, err
@@ -154,14 +159,23 @@ func rest(ctx context.Context, d time.Duration) error {
 	}
 }
 
+// autovacuum turns it "on" or "off".
+func (s *pgStore) autovacuum(ctx context.Context, value string) error {
+	_, err := s.db.ExecContext(ctx, `ALTER SYSTEM SET autovacuum = `+value)
+	if err == nil {
+		_, err = s.db.ExecContext(ctx, `SELECT pg_reload_conf()`)
+	}
+	return err
+}
+
 // traffic is what a database does a second.
 type traffic struct{ transactions, wal float64 }
 
 func (s *pgStore) traffic(ctx context.Context, d time.Duration) (traffic, error) {
-	// A session reports what it did when it is idle, at most once a second.
+	// Where the log ends is known at once, and the statistics of it are late.
 	read := func() (transactions, wal float64, err error) {
-		err = s.db.QueryRowContext(ctx, `SELECT d.xact_commit + d.xact_rollback, w.wal_bytes
-			FROM pg_stat_database d, pg_stat_wal w WHERE d.datname = current_database()`).Scan(&transactions, &wal)
+		err = s.db.QueryRowContext(ctx, `SELECT xact_commit + xact_rollback, pg_current_wal_insert_lsn() - '0/0'
+			FROM pg_stat_database WHERE datname = current_database()`).Scan(&transactions, &wal)
 		return transactions, wal, err
 	}
 	t1, w1, err := read()

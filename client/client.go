@@ -53,14 +53,17 @@ const (
 	maxRetryAfter  = 5 * time.Minute
 )
 
-// Options say where to connect and as whom. Endpoints and either Name and Password or Session are
-// needed; the other fields have the defaults named.
+// Options say where to connect and as whom. Endpoints and one of Token, Session, or Name and Password,
+// are needed; the other fields have the defaults named.
 type Options struct {
 	// Endpoints are the beginnings of URLs, such as "https://chat.example.com", of one server: any of
 	// them will do. They are tried in this order; one that fails, or whose connection ends, is tried
 	// last from then on.
 	Endpoints []string
 
+	// Token is one that its owner has made for the program, with the scope "read" at least. It is what
+	// programs should use.
+	Token string
 	// Name and Password sign in, once.
 	Name, Password string
 	// Session returns the cookie of a session, instead of Name and Password: that of [SignIn], or one
@@ -102,8 +105,14 @@ func (o *Options) complete() error {
 		}
 		o.Endpoints[i] = strings.TrimRight(endpoint, "/")
 	}
-	if (o.Session == nil) == (o.Name == "" && o.Password == "") {
-		return invalid("Session", "either it or Name and Password must be set")
+	ways := 0
+	for _, given := range []bool{o.Token != "", o.Session != nil, o.Name != "" || o.Password != ""} {
+		if given {
+			ways++
+		}
+	}
+	if ways != 1 {
+		return invalid("Session", "either it, or Token, or Name and Password must be set")
 	}
 	def(&o.HTTPClient, http.DefaultClient)
 	def(&o.Logger, slog.New(slog.DiscardHandler))

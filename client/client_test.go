@@ -34,6 +34,11 @@ func TestOptions(t *testing.T) {
 			t.Errorf("got %v, want that %s is invalid", err, field)
 		}
 	}
+	both := good
+	both.Token = "tdm_x"
+	if _, err := client.Dial(t.Context(), both); !errors.Is(err, coord.ErrInvalid) {
+		t.Errorf("two ways at once: got %v", err)
+	}
 	for _, endpoint := range []string{"", "chat.example.com", "ws://chat.example.com", "https://ada@chat.example.com", "https://x/?a=b"} {
 		o := good
 		o.Endpoints = []string{endpoint}

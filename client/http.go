@@ -45,7 +45,7 @@ func (e *StatusError) Error() string {
 // or the password is wrong, a [*StatusError].
 func SignIn(ctx context.Context, hc *http.Client, endpoint, name, password string) (*http.Cookie, error) {
 	body := map[string]string{"name": name, "password": password}
-	header, err := do(ctx, hc, nil, http.MethodPost, strings.TrimRight(endpoint, "/")+"/api/v1/session", body, nil)
+	header, err := do(ctx, hc, nobody, http.MethodPost, strings.TrimRight(endpoint, "/")+"/api/v1/session", body, nil)
 	if err != nil {
 		return nil, signedOut(err)
 	}
@@ -70,16 +70,29 @@ func signedOut(err error) error {
 // answer's JSON is read into answer unless that is nil. Errors: [ErrSignedOut], a [*StatusError].
 func (c *Client) Do(ctx context.Context, method, path string, body, answer any) error {
 	endpoint := c.endpoint()
-	cookie, err := c.session(ctx, endpoint)
+	who, err := c.identity(ctx, endpoint)
 	if err != nil {
 		return err
 	}
-	_, err = do(ctx, c.http, cookie, method, endpoint+path, body, answer)
+	_, err = do(ctx, c.http, who, method, endpoint+path, body, answer)
 	return signedOut(err)
 }
 
+// identity says on a request who sends it.
+type identity func(*http.Request)
+
+func nobody(*http.Request) {}
+
+func byCookie(cookie *http.Cookie) identity {
+	return func(r *http.Request) { r.AddCookie(&http.Cookie{Name: cookie.Name, Value: cookie.Value}) }
+}
+
+func byToken(token string) identity {
+	return func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+token) }
+}
+
 func do(
-	ctx context.Context, hc *http.Client, cookie *http.Cookie, method, url string, body, answer any,
+	ctx context.Context, hc *http.Client, who identity, method, url string, body, answer any,
 ) (http.Header, error) {
 	var content io.Reader
 	if body != nil {
@@ -96,9 +109,7 @@ func do(
 	if body != nil {
 		r.Header.Set("Content-Type", "application/json")
 	}
-	if cookie != nil {
-		r.AddCookie(&http.Cookie{Name: cookie.Name, Value: cookie.Value})
-	}
+	who(r)
 	response, err := hc.Do(r)
 	if err != nil {
 		return nil, err
@@ -127,41 +138,49 @@ func statusError(response *http.Response, text []byte) *StatusError {
 			e.Title, e.Detail, e.Field = problem.Title, problem.Detail, problem.Field
 		}
 	}
-	if seconds, err := strconv.Atoi(response.Header.Get("Retry-After")); err == nil && seconds > 0 {
+	// What does not fit is no time to wait for.
+	if seconds, err := strconv.ParseInt(response.Header.Get("Retry-After"), 10, 32); err == nil && seconds > 0 {
 		e.RetryAfter = time.Duration(seconds) * time.Second
 	}
 	return e
 }
 
-// session returns the cookie to send; with a name and a password it signs in the first time.
-func (c *Client) session(ctx context.Context, endpoint string) (*http.Cookie, error) {
-	if c.o.Session != nil {
-		return c.o.Session(ctx)
+// identity returns who sends a request; with a name and a password it signs in the first time.
+func (c *Client) identity(ctx context.Context, endpoint string) (identity, error) {
+	switch {
+	case c.o.Token != "":
+		return byToken(c.o.Token), nil
+	case c.o.Session != nil:
+		cookie, err := c.o.Session(ctx)
+		if err != nil || cookie == nil {
+			return nobody, err
+		}
+		return byCookie(cookie), nil
 	}
 	c.mu.Lock()
 	cookie := c.cookie
 	c.mu.Unlock()
 	if cookie != nil {
-		return cookie, nil
+		return byCookie(cookie), nil
 	}
 	cookie, err := SignIn(ctx, c.http, endpoint, c.o.Name, c.o.Password)
 	if err != nil {
-		return nil, err
+		return nobody, err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.cookie = cookie
-	return cookie, nil
+	return byCookie(cookie), nil
 }
 
 // ticket asks for a ticket for one WebSocket.
 func (c *Client) ticket(ctx context.Context, endpoint string) (string, error) {
-	cookie, err := c.session(ctx, endpoint)
+	who, err := c.identity(ctx, endpoint)
 	if err != nil {
 		return "", err
 	}
 	var issued struct{ Ticket string }
-	_, err = do(ctx, c.http, cookie, http.MethodPost, endpoint+"/api/v1/ws-tickets", nil, &issued)
+	_, err = do(ctx, c.http, who, http.MethodPost, endpoint+"/api/v1/ws-tickets", nil, &issued)
 	if err != nil {
 		return "", signedOut(err)
 	}

@@ -95,3 +95,39 @@ func TestRoomsGetMembers(t *testing.T) {
 		}
 	})
 }
+
+// Backwards, a token does not become a session that may do everything, nor who is deactivated
+// somebody who can sign in.
+func TestAccountsGoBack(t *testing.T) {
+	both(t, func(t *testing.T, d Dialect) {
+		db, _ := fresh(t, d)
+		mustUp(t, db, d, App)
+		now := "0"
+		if d == PostgreSQL {
+			now = "now()"
+		}
+		for _, text := range []string{
+			`INSERT INTO app_users (name, name_key, role, password_hash, created_at, deactivated_at)
+				VALUES ('Ada', 'ada', 'admin', 'x', $now, NULL), ('Bob', 'bob', 'admin', 'x', $now, $now)`,
+			`INSERT INTO app_sessions (secret_hash, user_id, kind, name, scopes, created_at, seen_at)
+				VALUES ('a', 1, 'browser', '', '', $now, $now), ('b', 1, 'token', 't', 'read', $now, $now)`,
+		} {
+			if _, err := db.ExecContext(t.Context(), strings.ReplaceAll(text, "$now", now)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p, err := provider(db, d, files, App)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.DownTo(t.Context(), 3); err != nil {
+			t.Fatal(err)
+		}
+		if n := number(t, db, `SELECT count(*) FROM app_sessions`); n != 1 {
+			t.Errorf("%d sessions are left, want that of the browser", n)
+		}
+		if hashes := texts(t, db, `SELECT password_hash FROM app_users ORDER BY id`); !slices.Equal(hashes, []string{"x", ""}) {
+			t.Errorf("the passwords are %q", hashes)
+		}
+	})
+}

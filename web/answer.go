@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tandemhq/tandem/app/audit"
 	"github.com/tandemhq/tandem/app/auth"
 	"github.com/tandemhq/tandem/app/hub"
 	"github.com/tandemhq/tandem/app/rooms"
@@ -33,11 +34,20 @@ const (
 // a nil value has no body.
 type endpoint func(w http.ResponseWriter, r *http.Request) (status int, value any, err error)
 
-// api makes a handler of an endpoint.
-func (h *handler) api(bodyLimit int64, e endpoint) http.Handler {
+// bounded bounds the body of a request, and notes where it comes from.
+func (h *handler) bounded(bodyLimit int64, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r.Body = http.MaxBytesReader(w, r.Body, bodyLimit)
-		w.Header().Set("Cache-Control", "no-store")
+		address := h.clients.address(r)
+		next.ServeHTTP(w, r.WithContext(audit.WithClient(r.Context(), audit.Client{
+			Address: address.String(), Network: limitKey(address), Agent: r.UserAgent(),
+		})))
+	})
+}
+
+// answer makes a handler of an endpoint.
+func (h *handler) answer(e endpoint) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		status, value, err := e(w, r)
 		switch {
 		case err != nil:
@@ -59,6 +69,7 @@ type problem struct {
 	Field  string `json:"field,omitempty"`
 
 	retryAfter time.Duration // for the header; 0: none
+	challenge  string        // for WWW-Authenticate; empty: none
 }
 
 func (p problem) Error() string { return p.Detail }
@@ -68,8 +79,10 @@ func writeProblem(w http.ResponseWriter, p problem) {
 	if p.retryAfter > 0 {
 		w.Header().Set("Retry-After", wholeSeconds(p.retryAfter))
 	}
+	if p.challenge != "" {
+		w.Header().Set("WWW-Authenticate", p.challenge)
+	}
 	w.Header().Set("Content-Type", "application/problem+json")
-	w.Header().Set("Cache-Control", "no-store")
 	writeBody(w, p.Status, p)
 }
 
@@ -86,6 +99,9 @@ func writeBody(w http.ResponseWriter, status int, value any) {
 // fail writes the problem that an error is.
 func (h *handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 	p := problemOf(err)
+	if _, given := bearer(r); given && p.Status == http.StatusUnauthorized {
+		p.challenge = "Bearer"
+	}
 	switch {
 	case r.Context().Err() != nil: // nobody hears the answer
 	case p.Status == http.StatusInternalServerError:
@@ -119,6 +135,13 @@ func problemOf(err error) problem {
 		}
 		return problem{Status: status, Detail: reason.Reason, Field: reason.Field}
 	}
+	if forbidden, ok := errors.AsType[*auth.ForbiddenError](err); ok {
+		p := problem{Status: http.StatusForbidden, Detail: forbidden.Reason}
+		if forbidden.Scope != "" {
+			p.challenge = fmt.Sprintf("Bearer error=%q, scope=%q", "insufficient_scope", forbidden.Scope)
+		}
+		return p
+	}
 	if limited, ok := errors.AsType[*auth.LimitedError](err); ok {
 		return problem{Status: http.StatusTooManyRequests, Detail: limited.Error(), retryAfter: limited.RetryAfter}
 	}
@@ -145,6 +168,8 @@ func problemOf(err error) problem {
 		{auth.ErrSignedOut, http.StatusUnauthorized},
 		{hub.ErrTicket, http.StatusUnauthorized},
 		{auth.ErrSetupToken, http.StatusForbidden},
+		{auth.ErrLink, http.StatusForbidden},
+		{hub.ErrTooMany, http.StatusTooManyRequests},
 		{tasks.ErrAdminOnly, http.StatusForbidden},
 		{tools.ErrForbidden, http.StatusForbidden},
 		{hub.ErrDraining, http.StatusServiceUnavailable},
@@ -159,7 +184,8 @@ func problemOf(err error) problem {
 		return problem{Status: http.StatusNotFound, Detail: "there is no such thing"}
 	case errors.Is(err, coord.ErrConflict):
 		return problem{Status: http.StatusConflict, Detail: "something else was done meanwhile, look again"}
-	case errors.Is(err, coord.ErrUnavailable), errors.Is(err, coord.ErrBackpressure), errors.Is(err, coord.ErrClosed):
+	case errors.Is(err, coord.ErrUnavailable), errors.Is(err, coord.ErrBackpressure), errors.Is(err, coord.ErrClosed),
+		errors.Is(err, coord.ErrFenced):
 		return problem{Status: http.StatusServiceUnavailable, Detail: "the server can't do this at the moment, try again"}
 	}
 	return problem{Status: http.StatusInternalServerError}

@@ -19,14 +19,16 @@ func TestPanicIsAnswered(t *testing.T) {
 	var logged bytes.Buffer
 	h := &handler{
 		config: app.Config{}, metrics: metrics.New("test", "memory"), clients: &clients{},
-		log: slog.New(slog.NewTextHandler(&logged, nil)),
+		writes: func(next http.Handler) http.Handler { return next },
+		once:   func(_ route, next http.Handler) http.Handler { return next },
+		log:    slog.New(slog.NewTextHandler(&logged, nil)),
 	}
-	files, err := newStatic()
+	routes, err := h.router()
 	if err != nil {
 		t.Fatal(err)
 	}
 	w := httptest.NewRecorder()
-	h.routes(files).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/api/v1/setup", nil))
+	routes.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/api/v1/setup", nil))
 	if w.Code != http.StatusInternalServerError || !strings.Contains(w.Body.String(), `"status":500`) {
 		t.Errorf("got %d %s", w.Code, w.Body)
 	}

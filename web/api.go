@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/julienschmidt/httprouter"
@@ -30,7 +31,7 @@ func (h *handler) cookieName() string {
 
 // setCookie hands the secret of a session to the browser; "" takes it away.
 func (h *handler) setCookie(w http.ResponseWriter, secret string) {
-	age := int(store.SessionAbsolute / time.Second)
+	age := int(h.auth.SessionLength() / time.Second)
 	if secret == "" {
 		age = -1
 	}
@@ -40,7 +41,27 @@ func (h *handler) setCookie(w http.ResponseWriter, secret string) {
 	})
 }
 
+// bearer returns the token that a request shows. given is true also for one that can't be
+// a good one: with it, a cookie does not count.
+func bearer(r *http.Request) (token string, given bool) {
+	values := r.Header.Values("Authorization")
+	for _, value := range values {
+		scheme, rest, _ := strings.Cut(value, " ")
+		if strings.EqualFold(scheme, "Bearer") {
+			token, given = strings.TrimSpace(rest), true
+		}
+	}
+	if len(values) > 1 {
+		token = ""
+	}
+	return token, given
+}
+
+// session returns the session of a request, or auth.ErrSignedOut.
 func (h *handler) session(r *http.Request) (store.Session, error) {
+	if token, given := bearer(r); given {
+		return h.auth.AuthenticateToken(r.Context(), token)
+	}
 	cookie, err := r.Cookie(h.cookieName())
 	if err != nil {
 		return store.Session{}, auth.ErrSignedOut
@@ -50,18 +71,22 @@ func (h *handler) session(r *http.Request) (store.Session, error) {
 
 type sessionKey struct{}
 
-// signedIn lets an endpoint be used by who is signed in.
-func (h *handler) signedIn(e endpoint) endpoint {
-	return func(w http.ResponseWriter, r *http.Request) (int, any, error) {
+// allowed serves who has a right.
+func (h *handler) allowed(right auth.Right, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s, err := h.session(r)
-		if err != nil {
-			return 0, nil, err
+		if err == nil {
+			err = auth.May(s, right)
 		}
-		return e(w, r.WithContext(context.WithValue(r.Context(), sessionKey{}, s)))
-	}
+		if err != nil {
+			h.fail(w, r, err)
+			return
+		}
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), sessionKey{}, s)))
+	})
 }
 
-// sessionOf is for endpoints behind signedIn.
+// sessionOf is for endpoints behind allowed.
 func sessionOf(r *http.Request) store.Session { return r.Context().Value(sessionKey{}).(store.Session) }
 
 func param(r *http.Request, name string) string {
@@ -95,17 +120,19 @@ func (h *handler) postSetup(w http.ResponseWriter, r *http.Request) (int, any, e
 	if err != nil {
 		return 0, nil, err
 	}
-	h.setCookie(w, in.Secret)
+	h.enter(w, r, in)
 	return http.StatusCreated, userAnswer{in.User}, nil
 }
 
 func (h *handler) getMe(_ http.ResponseWriter, r *http.Request) (int, any, error) {
+	s := sessionOf(r)
 	return http.StatusOK, struct {
 		userAnswer
-		Node      string   `json:"node"`
-		Driver    string   `json:"driver"`
-		Endpoints []string `json:"endpoints"` // for WebSockets; none: where the page comes from
-	}{userAnswer{sessionOf(r).User}, h.config.Node, h.config.Driver, orEmpty(h.config.Endpoints)}, nil
+		Rights    []auth.Right `json:"rights"`
+		Node      string       `json:"node"`
+		Driver    string       `json:"driver"`
+		Endpoints []string     `json:"endpoints"` // for WebSockets; none: where the page comes from
+	}{userAnswer{s.User}, auth.Rights(s), h.config.Node, h.config.Driver, orEmpty(h.config.Endpoints)}, nil
 }
 
 func (h *handler) postSession(w http.ResponseWriter, r *http.Request) (int, any, error) {
@@ -113,22 +140,30 @@ func (h *handler) postSession(w http.ResponseWriter, r *http.Request) (int, any,
 	if err := readJSON(r, &body); err != nil {
 		return 0, nil, err
 	}
-	in, err := h.auth.SignIn(r.Context(), body.Name, body.Password, limitKey(h.clients.address(r)))
+	in, err := h.auth.SignIn(r.Context(), body.Name, body.Password)
 	if err != nil {
 		return 0, nil, err
 	}
-	// The browser forgets its old session, so nobody else should know it either.
-	if old, err := h.session(r); err == nil {
+	h.enter(w, r, in)
+	return http.StatusOK, userAnswer{in.User}, nil
+}
+
+// enter gives a browser its new session. It forgets its old one, so nobody else should
+// know that either.
+func (h *handler) enter(w http.ResponseWriter, r *http.Request, in auth.SignedIn) {
+	if old, err := h.session(r); err == nil && old.Kind == store.Browser {
 		if err := h.signOut(r, old); err != nil {
 			h.log.WarnContext(r.Context(), "an old session was not ended", "session_id", old.ID, "error", err)
 		}
 	}
 	h.setCookie(w, in.Secret)
-	return http.StatusOK, userAnswer{in.User}, nil
 }
 
 func (h *handler) deleteSession(w http.ResponseWriter, r *http.Request) (int, any, error) {
 	s, err := h.session(r)
+	if err == nil {
+		err = auth.May(s, auth.Own)
+	}
 	if err == nil {
 		err = h.signOut(r, s)
 	}
@@ -140,7 +175,7 @@ func (h *handler) deleteSession(w http.ResponseWriter, r *http.Request) (int, an
 }
 
 func (h *handler) signOut(r *http.Request, s store.Session) error {
-	if err := h.auth.SignOut(r.Context(), s.ID); err != nil {
+	if err := h.auth.SignOut(r.Context(), s); err != nil {
 		return err
 	}
 	h.hub.CloseSession(s.ID) // here at once; other replicas hear of it
@@ -161,7 +196,7 @@ func number(r *http.Request, name string) (int64, error) {
 }
 
 func (h *handler) postTickets(_ http.ResponseWriter, r *http.Request) (int, any, error) {
-	if !h.config.OriginAllowed(r) {
+	if _, given := bearer(r); !given && !h.config.OriginAllowed(r) {
 		return 0, nil, problem{Status: http.StatusForbidden, Detail: "the request comes from a page of another site"}
 	}
 	ticket, err := h.hub.Ticket(r.Context(), sessionOf(r), r.Header.Get("Origin"))

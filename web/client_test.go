@@ -253,6 +253,32 @@ func TestClientIsSignedOut(t *testing.T) {
 	}
 }
 
+// A program with a token does what its scopes are for, until the token is revoked.
+func TestClientByToken(t *testing.T) {
+	db := newDatabase(t)
+	one, two := start(t, db, nil), start(t, db, nil)
+	ada := one.user(t, "Ada")
+	room, topic := ada.room("General")
+	secret, id := ada.token("read", "chat")
+	c := program(t, newCable(t), "Ada", func(o *apiclient.Options) { o.Token, o.Name, o.Password = secret, "", "" }, two)
+	subscribe(t, c, topic, coord.Start)
+	if _, err := c.Send(t.Context(), apiclient.NewMessage{Room: room, Text: "by a program"}); err != nil {
+		t.Fatal(err)
+	}
+	seen := 0
+	wantEvents(t, c, &seen, 1)
+	err := c.Do(t.Context(), "POST", "/api/v1/tasks", body{"name": "t"}, nil)
+	if refused, ok := errors.AsType[*apiclient.StatusError](err); !ok || refused.Status != http.StatusForbidden {
+		t.Errorf("got %v", err)
+	}
+	ada.call("DELETE", fmt.Sprintf("/api/v1/tokens/%.0f", id), nil, 204)
+	ctx, cancel := context.WithTimeout(t.Context(), deadline)
+	defer cancel()
+	if _, err := c.Next(ctx); !errors.Is(err, apiclient.ErrSignedOut) {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestClientIsRefused(t *testing.T) {
 	rp := start(t, newDatabase(t), nil)
 	id, topic := rp.user(t, "Ada").room("General")
@@ -432,10 +458,11 @@ func TestClientTellsStates(t *testing.T) {
 func TestEndpointsOfPages(t *testing.T) {
 	rp := start(t, newDatabase(t), func(c *app.Config) { c.Endpoints = []string{"http://127.0.0.1:1", "https://b.example"} })
 	c := rp.user(t, "Ada")
-	answer, me := c.do("GET", "/api/v1/me", nil, nil)
+	me := c.call("GET", "/api/v1/me", nil, 200)
 	if list := me["endpoints"].([]any); len(list) != 2 || list[1] != "https://b.example" {
 		t.Errorf("got %v", me)
 	}
+	answer, _ := c.do("GET", "/", nil, nil)
 	if policy := answer.Header.Get("Content-Security-Policy"); !strings.HasSuffix(policy, "; connect-src 'self' ws://127.0.0.1:1 wss://b.example") {
 		t.Errorf("the policy is %q", policy)
 	}

@@ -2,79 +2,30 @@ package web
 
 import (
 	"crypto/subtle"
-	"fmt"
-	"net"
 	"net/http"
 	"net/netip"
 	"strings"
 
-	"github.com/realclientip/realclientip-go"
+	"github.com/tandemhq/tandem/coord/httplimit"
 )
 
 const forwardedFor = "X-Forwarded-For"
 
 // clients finds out who sent a request.
-type clients struct {
-	trusted  []net.IPNet
-	strategy realclientip.Strategy
-}
+type clients struct{ httplimit.Clients }
 
 func newClients(trustedProxies []string) (*clients, error) {
-	if len(trustedProxies) == 0 {
-		return &clients{}, nil
-	}
-	trusted, err := realclientip.AddressesAndRangesToIPNets(trustedProxies...)
+	known, err := httplimit.NewClients(trustedProxies...)
 	if err != nil {
-		return nil, fmt.Errorf("trusted proxies: %w", err)
+		return nil, err
 	}
-	strategy, err := realclientip.NewRightmostTrustedRangeStrategy(forwardedFor, trusted)
-	if err != nil {
-		return nil, fmt.Errorf("trusted proxies: %w", err)
-	}
-	return &clients{trusted: trusted, strategy: strategy}, nil
+	return &clients{*known}, nil
 }
 
-// address returns the right-most address of a request's way that is not a
-// trusted proxy. What a client itself puts into a header does not count.
-func (c *clients) address(r *http.Request) netip.Addr {
-	peer := parseAddr(r.RemoteAddr)
-	if !c.isTrusted(peer) {
-		return peer
-	}
-	if client := parseAddr(c.strategy.ClientIP(r.Header, r.RemoteAddr)); client.IsValid() {
-		return client
-	}
-	return peer
-}
+func (c *clients) address(r *http.Request) netip.Addr { return c.Address(r) }
 
-func (c *clients) isTrusted(addr netip.Addr) bool {
-	for _, network := range c.trusted {
-		if network.Contains(addr.AsSlice()) {
-			return true
-		}
-	}
-	return false
-}
-
-// limitKey is the address as a limit counts it: an IPv6 network of 64 bits is
-// one client.
-func limitKey(addr netip.Addr) string {
-	if addr.Is6() {
-		if network, err := addr.Prefix(64); err == nil {
-			return network.String()
-		}
-	}
-	return addr.String()
-}
-
-// parseAddr reads an address with or without a port; IPv4 in IPv6 is IPv4.
-func parseAddr(s string) netip.Addr {
-	if ap, err := netip.ParseAddrPort(s); err == nil {
-		return ap.Addr().Unmap().WithZone("")
-	}
-	addr, _ := netip.ParseAddr(s)
-	return addr.Unmap().WithZone("")
-}
+// limitKey is the address as a limit counts it.
+func limitKey(addr netip.Addr) string { return httplimit.AddressKey(addr) }
 
 // operator reports whether a request comes from who runs the program: it has the
 // metrics token or, without one, is from this machine and came through no proxy.
@@ -85,7 +36,7 @@ func (h *handler) operator(r *http.Request) bool {
 		given, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 		return subtle.ConstantTimeCompare([]byte(given), []byte(token)) == 1
 	}
-	return h.config.Local() && parseAddr(r.RemoteAddr).IsLoopback() && r.Header.Get(forwardedFor) == ""
+	return h.config.Local() && httplimit.ParseAddr(r.RemoteAddr).IsLoopback() && r.Header.Get(forwardedFor) == ""
 }
 
 // private serves the operator alone.

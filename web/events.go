@@ -2,6 +2,8 @@ package web
 
 import (
 	"net/http"
+
+	"github.com/tandemhq/tandem/app/auth"
 )
 
 // serveSocket opens a WebSocket, which lives on.
@@ -13,11 +15,14 @@ func (h *handler) serveSocket(w http.ResponseWriter, r *http.Request) {
 
 // serveEvents sends the events of topics until the client is gone.
 func (h *handler) serveEvents(w http.ResponseWriter, r *http.Request) {
-	if !h.config.OriginAllowed(r) {
+	if _, given := bearer(r); !given && !h.config.OriginAllowed(r) {
 		h.fail(w, r, problem{Status: http.StatusForbidden, Detail: "the request comes from a page of another site"})
 		return
 	}
 	s, err := h.session(r)
+	if err == nil {
+		err = auth.May(s, auth.Read)
+	}
 	if err == nil {
 		query := r.URL.Query()
 		after := r.Header.Get("Last-Event-ID")

@@ -24,7 +24,7 @@ import (
 
 // stream is an event stream of a client.
 type stream struct {
-	t      *testing.T
+	t      testing.TB
 	answer *http.Response
 	lines  *bufio.Reader
 	id     string // of the last event
@@ -466,7 +466,10 @@ func openFiles(t *testing.T) int {
 
 func TestConnectionsLeaveNothingBehind(t *testing.T) {
 	const rounds, each = 20, 50
-	rp := start(t, newDatabase(t), nil)
+	rp := start(t, newDatabase(t), func(c *app.Config) {
+		c.Writes = coord.Limit{Rate: rounds * each, Per: time.Second}
+		c.Hub.PerPerson = each
+	})
 	c := rp.user(t, "Ada")
 	_, topic := c.room("General")
 	round := func() {

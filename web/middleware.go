@@ -26,20 +26,67 @@ func contentPolicy(endpoints []string) string {
 	return policy + strings.Join(connect, " ")
 }
 
-// headers sets what every answer has.
+const (
+	// programPolicy is for what no page shows: nothing in it may be loaded or run.
+	programPolicy = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+
+	// permissions takes from pages what they have no use for; one may read the clipboard
+	// when somebody has agreed to a tool that asks for it.
+	permissions = "accelerometer=(), autoplay=(), camera=(), clipboard-read=(self), display-capture=(), encrypted-media=(), " +
+		"fullscreen=(), geolocation=(), gyroscope=(), hid=(), magnetometer=(), microphone=(), midi=(), payment=(), " +
+		"publickey-credentials-get=(), screen-wake-lock=(), serial=(), usb=(), xr-spatial-tracking=()"
+)
+
+// forPrograms reports whether what is asked for is no page and no part of one.
+func forPrograms(r *http.Request) bool {
+	for _, prefix := range []string{"/api/", "/hooks/", "/ws", "/healthz/", "/metrics"} {
+		if strings.HasPrefix(r.URL.Path, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// headers sets what every answer has, and refuses requests for another host.
 func (h *handler) headers(next http.Handler) http.Handler {
 	policy := contentPolicy(h.config.Endpoints)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		header := w.Header()
 		header.Set("Content-Security-Policy", policy)
+		if forPrograms(r) {
+			header.Set("Content-Security-Policy", programPolicy)
+			header.Set("Vary", "Authorization, Cookie")
+		}
+		header.Set("Cache-Control", "no-store") // which files of the page know better
 		header.Set("X-Content-Type-Options", "nosniff")
+		header.Set("X-Frame-Options", "DENY")
+		header.Set("X-Permitted-Cross-Domain-Policies", "none")
 		header.Set("Referrer-Policy", "no-referrer")
+		header.Set("Permissions-Policy", permissions)
 		header.Set("Cross-Origin-Opener-Policy", "same-origin")
 		header.Set("Cross-Origin-Resource-Policy", "same-origin")
+		header.Set("Origin-Agent-Cluster", "?1")
 		if h.config.Secure() {
 			header.Set("Strict-Transport-Security", "max-age=31536000")
 		}
+		if !h.config.HostAllowed(r) {
+			writeProblem(w, problem{Status: http.StatusMisdirectedRequest, Detail: "the request is for another host"})
+			return
+		}
 		next.ServeHTTP(w, r)
+	})
+}
+
+// sameSite refuses what a page of another site makes a browser do. A request with a bearer
+// token has nothing that a browser adds by itself: its cookie does not count.
+func sameSite(p *http.CrossOriginProtection, next http.Handler) http.Handler {
+	checked := p.Handler(next)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, given := bearer(r); given {
+			next.ServeHTTP(w, r)
+			return
+		}
+		checked.ServeHTTP(w, r)
 	})
 }
 

@@ -66,7 +66,7 @@ func (d *database) Observe(_ context.Context, o coord.Observation) {
 // advance puts the clock forward.
 func (d *database) advance(by time.Duration) { d.ahead.Add(int64(by)) }
 
-func newDatabase(t *testing.T) *database {
+func newDatabase(t testing.TB) *database {
 	t.Helper()
 	rows, err := sql.Open("sqlite", "file::memory:?_pragma=foreign_keys(1)")
 	if err != nil {
@@ -83,7 +83,7 @@ func newDatabase(t *testing.T) *database {
 }
 
 // open returns what a further replica works with, until the end of the test.
-func (d *database) open(t *testing.T) (coord.Backend, *store.Store) {
+func (d *database) open(t testing.TB) (coord.Backend, *store.Store) {
 	t.Helper()
 	backend := d.coord.Open()
 	t.Cleanup(func() {
@@ -97,7 +97,7 @@ func (d *database) open(t *testing.T) (coord.Backend, *store.Store) {
 }
 
 // logger discards what is logged, unless TANDEM_TEST_LOG is set.
-func logger(t *testing.T) *slog.Logger {
+func logger(t testing.TB) *slog.Logger {
 	t.Helper()
 	out := io.Discard
 	if os.Getenv("TANDEM_TEST_LOG") != "" {
@@ -116,12 +116,12 @@ type replica struct {
 }
 
 // start runs a replica until the end of the test.
-func start(t *testing.T, db *database, configure func(*app.Config)) *replica {
+func start(t testing.TB, db *database, configure func(*app.Config)) *replica {
 	t.Helper()
 	return startLogged(t, db, configure, logger(t))
 }
 
-func startLogged(t *testing.T, db *database, configure func(*app.Config), log *slog.Logger) *replica {
+func startLogged(t testing.TB, db *database, configure func(*app.Config), log *slog.Logger) *replica {
 	t.Helper()
 	backend, st := db.open(t)
 	c := app.Config{
@@ -148,7 +148,7 @@ func startLogged(t *testing.T, db *database, configure func(*app.Config), log *s
 	if err != nil {
 		t.Fatal(err)
 	}
-	handler, err := web.New(c, a, r, ts, h, p, tl, hl, m, log)
+	handler, err := web.New(c, a, r, ts, h, p, tl, app.NewAudit(st), backend, hl, m, log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,12 +171,12 @@ func startLogged(t *testing.T, db *database, configure func(*app.Config), log *s
 
 // client is a browser, more or less.
 type client struct {
-	t    *testing.T
+	t    testing.TB
 	base string
 	http *http.Client
 }
 
-func (rp *replica) client(t *testing.T) *client {
+func (rp *replica) client(t testing.TB) *client {
 	t.Helper()
 	jar, err := cookiejar.New(nil)
 	if err != nil {
@@ -188,18 +188,18 @@ func (rp *replica) client(t *testing.T) *client {
 }
 
 // user is a client that is signed in as a user, who is made if need be.
-func (rp *replica) user(t *testing.T, name string) *client {
+func (rp *replica) user(t testing.TB, name string) *client {
 	t.Helper()
 	return rp.signedIn(t, name, store.Member)
 }
 
 // admin is user for an administrator.
-func (rp *replica) admin(t *testing.T, name string) *client {
+func (rp *replica) admin(t testing.TB, name string) *client {
 	t.Helper()
 	return rp.signedIn(t, name, store.Admin)
 }
 
-func (rp *replica) signedIn(t *testing.T, name string, role store.Role) *client {
+func (rp *replica) signedIn(t testing.TB, name string, role store.Role) *client {
 	t.Helper()
 	_, _, err := rp.auth.AddUser(t.Context(), name, password, role)
 	if err != nil && !errors.Is(err, coord.ErrConflict) {
@@ -281,7 +281,7 @@ func (c *client) ticket() string {
 
 // socket is a WebSocket of a client.
 type socket struct {
-	t       *testing.T
+	t       testing.TB
 	ws      *websocket.Conn
 	waiting []body
 	lastID  int
@@ -410,7 +410,7 @@ func (s *socket) text() (text, position string) {
 }
 
 // eventually waits until a condition holds.
-func eventually(t *testing.T, what string, holds func() bool) {
+func eventually(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()

@@ -145,7 +145,19 @@ func (h *handler) cancelRun(_ http.ResponseWriter, r *http.Request) (int, any, e
 }
 
 func (h *handler) postWebhook(_ http.ResponseWriter, r *http.Request) (int, any, error) {
-	made, err := h.tasks.MakeWebhook(r.Context(), userOf(r), param(r, "name"))
+	var body struct {
+		OverlapS int64 `json:"overlap_s"`
+	}
+	if r.ContentLength != 0 {
+		if err := readJSON(r, &body); err != nil {
+			return 0, nil, err
+		}
+	}
+	overlap, err := seconds("overlap_s", body.OverlapS)
+	if err != nil {
+		return 0, nil, err
+	}
+	made, err := h.tasks.MakeWebhook(r.Context(), userOf(r), param(r, "name"), overlap)
 	return http.StatusCreated, made, err
 }
 

@@ -182,7 +182,7 @@ func TestWhoMayCallTools(t *testing.T) {
 	if first.StatusCode != http.StatusAccepted || again.StatusCode != http.StatusAccepted || value["call"].(body)["id"] != same["call"].(body)["id"] {
 		t.Errorf("with one key: %s %v and %s %v", first.Status, value, again.Status, same)
 	}
-	if answer, _ := root.do("POST", path, body{"tool": "confirm"}, key); answer.StatusCode != http.StatusConflict {
+	if answer, _ := root.do("POST", path, body{"tool": "confirm"}, key); answer.StatusCode != http.StatusUnprocessableEntity {
 		t.Errorf("another call with the key: %s", answer.Status)
 	}
 	tab.expect("tool.call")

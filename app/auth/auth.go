@@ -1,5 +1,9 @@
-// Package auth knows who somebody is: set-up of the first administrator,
-// accounts, signing in and out, sessions.
+// Package auth knows who somebody is and what they may do: set-up of the first
+// administrator, accounts, signing in and out, sessions and tokens, links that let
+// somebody in.
+//
+// What changes an account is one unit of work with what follows from it: sessions end,
+// their connections on all replicas hear of it, and the audit log says who did it.
 package auth
 
 import (
@@ -7,13 +11,13 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"strconv"
 	"time"
 
+	"github.com/tandemhq/tandem/app/audit"
 	"github.com/tandemhq/tandem/app/store"
 	"github.com/tandemhq/tandem/coord"
 )
@@ -27,6 +31,9 @@ var (
 	// ErrSetupToken means that the set-up token is unknown, used or expired, or
 	// that set-up was done already.
 	ErrSetupToken = errors.New("the set-up link is not valid any more; start the program again for a new one")
+	// ErrLink means that a link is unknown, used, withdrawn or expired, or for something
+	// else.
+	ErrLink = errors.New("the link is not valid any more; ask for a new one")
 )
 
 // LimitedError says that there were too many attempts.
@@ -43,6 +50,10 @@ const SetupTTL = 24 * time.Hour
 // of its user. Its payload is a [Revoked].
 const KindRevoked = "session.revoked"
 
+// KindChanged is the kind of the event that tells that somebody may do other things by
+// now, on the [UserTopic] of that person: their connections are to begin anew.
+const KindChanged = "account.changed"
+
 // UserTopic is the topic on which is published what concerns one user alone.
 func UserTopic(id int64) string { return "user:" + strconv.FormatInt(id, 10) }
 
@@ -51,11 +62,19 @@ type Revoked struct {
 	Session int64 `json:"session"`
 }
 
-// Options configure a [Service]. The zero value has good defaults.
+// Options configure a [Service]. Zero fields have the defaults named.
 type Options struct {
-	ByAccount coord.Limit // tries per account; default 10 per minute
-	ByAddress coord.Limit // tries per address; default 30 per minute
+	ByAccount coord.Limit // tries of passwords per account; default 10 per minute
+	ByAddress coord.Limit // and per address; default 30 per minute
+	Links     coord.Limit // tries of links per address; default 30 per minute
 	Hashing   Hashing     // default [DefaultHashing]
+
+	// Sessions is how long one lasts.
+	Sessions store.Lifetime
+
+	// Join makes somebody a member of a room to which they were invited, in the unit of
+	// work that makes their account. Nil: nobody is invited to rooms.
+	Join func(ctx context.Context, u store.Unit, user store.User, room int64) error
 }
 
 // Service is safe for concurrent use.
@@ -69,17 +88,29 @@ type Service struct {
 
 // New returns the service.
 func New(st *store.Store, backend coord.Backend, o Options, log *slog.Logger) *Service {
-	if o.ByAccount.Rate == 0 {
-		o.ByAccount = coord.Limit{Rate: 10, Per: time.Minute}
-	}
-	if o.ByAddress.Rate == 0 {
-		o.ByAddress = coord.Limit{Rate: 30, Per: time.Minute}
+	for limit, otherwise := range map[*coord.Limit]coord.Limit{
+		&o.ByAccount: {Rate: 10, Per: time.Minute},
+		&o.ByAddress: {Rate: 30, Per: time.Minute},
+		&o.Links:     {Rate: 30, Per: time.Minute},
+	} {
+		if limit.Rate == 0 {
+			*limit = otherwise
+		}
 	}
 	if o.Hashing == (Hashing{}) {
 		o.Hashing = DefaultHashing
 	}
+	if o.Sessions.Idle == 0 {
+		o.Sessions.Idle = store.SessionIdle
+	}
+	if o.Sessions.Absolute == 0 {
+		o.Sessions.Absolute = store.SessionAbsolute
+	}
 	return &Service{store: st, limiter: backend.Limiter(), log: log, o: o, hasher: newHasher(o.Hashing)}
 }
+
+// SessionLength is how long a session of a browser lasts at most.
+func (s *Service) SessionLength() time.Duration { return s.o.Sessions.Absolute }
 
 // SignedIn is a new session and the secret that the client shows for it.
 type SignedIn struct {
@@ -107,9 +138,12 @@ func (s *Service) SetupToken(ctx context.Context) (string, error) {
 
 // Setup makes the first user, an administrator, and signs them in. Of several
 // callers, with whatever tokens, one succeeds. Errors: ErrSetupToken,
-// coord.ErrInvalid with the field, coord.ErrUnavailable.
+// coord.ErrInvalid with the field, *LimitedError, coord.ErrUnavailable.
 func (s *Service) Setup(ctx context.Context, token, name, password string) (SignedIn, error) {
 	tokenHash := hashSecret(token)
+	if err := s.chargeLink(ctx); err != nil {
+		return SignedIn{}, err
+	}
 	good, err := s.store.SetupTokenGood(ctx, tokenHash)
 	if err == nil && !good {
 		err = ErrSetupToken
@@ -143,9 +177,10 @@ func (s *Service) Setup(ctx context.Context, token, name, password string) (Sign
 		if err := u.DropSetupTokens(ctx); err != nil {
 			return err
 		}
-		var hash []byte
-		in.Secret, hash = newSecret()
-		in.Session, err = u.AddSession(ctx, user, hash)
+		if err := audit.Write(ctx, u, audit.Entry{By: user, Action: audit.SetUp, Target: user.Name}); err != nil {
+			return err
+		}
+		in, err = signIn(ctx, u, user)
 		return err
 	})
 	if errors.Is(err, coord.ErrNotFound) || errors.Is(err, coord.ErrConflict) {
@@ -177,104 +212,22 @@ func (s *Service) AddUser(ctx context.Context, name, password string, role store
 		if err != nil {
 			return err
 		}
-		return u.DropSetupTokens(ctx)
+		if err := u.DropSetupTokens(ctx); err != nil {
+			return err
+		}
+		return audit.Write(ctx, u, audit.Entry{
+			Action: audit.UserCreated, Target: user.Name, Details: map[string]any{"role": role},
+		})
 	})
+	return user, password, nameTaken(err, name)
+}
+
+// nameTaken says of a conflict what it is about.
+func nameTaken(err error, name string) error {
 	if errors.Is(err, coord.ErrConflict) {
-		err = &store.ReasonError{
+		return &store.ReasonError{
 			Err: coord.ErrConflict, Field: "name", Reason: fmt.Sprintf("there is a user named %q already", name),
 		}
-	}
-	return user, password, err
-}
-
-// SignIn checks a password and makes a session. Every try is charged to the
-// account and to the address before it is looked at; success forgives the
-// account. Errors: ErrWrongCredentials, *LimitedError, coord.ErrUnavailable.
-func (s *Service) SignIn(ctx context.Context, name, password, address string) (SignedIn, error) {
-	account, err := s.charge(ctx, name, address)
-	if err != nil {
-		return SignedIn{}, err
-	}
-	if len(password) > maxPassword || CheckName(name) != nil { // nobody has one, and looking costs
-		return SignedIn{}, ErrWrongCredentials
-	}
-	known, err := s.store.Credentials(ctx, name)
-	if err != nil && !errors.Is(err, coord.ErrNotFound) {
-		return SignedIn{}, err
-	}
-	// An unknown name has no hash, and costs as much time as a known one.
-	match, err := s.hasher.compare(ctx, password, known.PasswordHash)
-	if err != nil {
-		return SignedIn{}, err
-	}
-	if !match {
-		return SignedIn{}, ErrWrongCredentials
-	}
-	secret, hash := newSecret()
-	session, err := s.store.AddSession(ctx, known.User, hash)
-	if err != nil {
-		return SignedIn{}, err
-	}
-	if err := s.limiter.Reset(ctx, account); err != nil {
-		s.log.WarnContext(ctx, "the sign-in limit of an account was not reset", "user_id", known.ID, "error", err)
-	}
-	return SignedIn{Session: session, Secret: secret}, nil
-}
-
-func (s *Service) charge(ctx context.Context, name, address string) (accountKey string, err error) {
-	key := store.NameKey(name)
-	byAccount, byAddress := s.o.ByAccount, s.o.ByAddress
-	byAccount.Key = "signin.account:" + key[:min(len(key), 4*maxName)]
-	byAddress.Key = "signin.address:" + address
-	decisions, err := s.limiter.AllowAll(ctx, byAccount, byAddress)
-	if err != nil {
-		return "", err
-	}
-	var wait time.Duration
-	for _, d := range decisions {
-		if !d.Allowed {
-			wait = max(wait, d.RetryAfter)
-		}
-	}
-	if wait > 0 {
-		return "", &LimitedError{RetryAfter: wait}
-	}
-	return byAccount.Key, nil
-}
-
-// SignOut ends a session; its sockets on all replicas hear of it.
-func (s *Service) SignOut(ctx context.Context, id int64) error {
-	return s.store.InTx(ctx, func(ctx context.Context, u store.Unit) error {
-		user, there, err := u.EndSession(ctx, id)
-		if err != nil || !there {
-			return err
-		}
-		payload, err := json.Marshal(Revoked{Session: id})
-		if err != nil {
-			return err
-		}
-		return u.Coord.Publish(ctx, coord.NewEvent{Topic: UserTopic(user), Kind: KindRevoked, Payload: payload})
-	})
-}
-
-// Authenticate returns the session of a secret, or ErrSignedOut.
-func (s *Service) Authenticate(ctx context.Context, secret string) (store.Session, error) {
-	if secret == "" {
-		return store.Session{}, ErrSignedOut
-	}
-	session, err := s.store.Session(ctx, hashSecret(secret))
-	return session, signedOut(err)
-}
-
-// Session returns a session that is known by its id, or ErrSignedOut.
-func (s *Service) Session(ctx context.Context, id int64) (store.Session, error) {
-	session, err := s.store.SessionByID(ctx, id)
-	return session, signedOut(err)
-}
-
-func signedOut(err error) error {
-	if errors.Is(err, coord.ErrNotFound) {
-		return ErrSignedOut
 	}
 	return err
 }

@@ -31,13 +31,16 @@ type Hashing struct {
 // DefaultHashing follows the OWASP recommendation; some 20 ms of a processor.
 var DefaultHashing = Hashing{Memory: 19 * 1024, Iterations: 2}
 
-// hashWait is how long a password waits for its turn to be hashed.
-const hashWait = 5 * time.Second
+const (
+	hashWait  = 5 * time.Second // how long a password waits for its turn to be hashed
+	hashQueue = 64              // how many wait, of each that is hashed at a time
+)
 
 // hasher bounds the memory and processors that hashing takes.
 type hasher struct {
 	params argon2id.Params
 	turns  chan struct{}
+	places chan struct{}          // of those who have a turn or wait for one
 	dummy  func() (string, error) // compared with for names that do not exist
 }
 
@@ -49,24 +52,37 @@ func newHasher(o Hashing) *hasher {
 		params: argon2id.Params{
 			Memory: o.Memory, Iterations: o.Iterations, Parallelism: 1, SaltLength: 16, KeyLength: 32,
 		},
-		turns: make(chan struct{}, o.Parallel),
+		turns:  make(chan struct{}, o.Parallel),
+		places: make(chan struct{}, (hashQueue+1)*o.Parallel),
 	}
 	h.dummy = sync.OnceValues(func() (string, error) { return argon2id.CreateHash("", &h.params) })
 	return h
 }
 
-// turn waits for a turn; the function returned ends it.
+// turn waits for a turn, which done ends. coord.ErrUnavailable when too many wait, or
+// for too long.
 func (h *hasher) turn(ctx context.Context) (done func(), err error) {
+	busy := fmt.Errorf("%w: too many passwords are being checked", coord.ErrUnavailable)
+	select {
+	case h.places <- struct{}{}:
+	default:
+		return nil, busy
+	}
 	timer := time.NewTimer(hashWait)
 	defer timer.Stop()
 	select {
 	case h.turns <- struct{}{}:
-		return func() { <-h.turns }, nil
+		return func() {
+			<-h.turns
+			<-h.places
+		}, nil
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		err = ctx.Err()
 	case <-timer.C:
-		return nil, fmt.Errorf("%w: too many passwords are being checked", coord.ErrUnavailable)
+		err = busy
 	}
+	<-h.places
+	return nil, err
 }
 
 func (h *hasher) hash(ctx context.Context, password string) (string, error) {
@@ -95,19 +111,36 @@ func (h *hasher) compare(ctx context.Context, password, hash string) (bool, erro
 	return match && hash != "", err
 }
 
-// CheckName says what is wrong with the name of a user.
+// CheckName says what is wrong with the name of a new user.
 func CheckName(name string) error {
 	name = strings.TrimSpace(name)
+	err := checkLine("name", name, maxName)
+	if err == nil && strings.ContainsFunc(name, ignorable) {
+		err = invalid("name", invisible)
+	}
+	return err
+}
+
+const invisible = "may not contain control or invisible characters"
+
+// ignorable finds what shows nothing, and is no control character.
+func ignorable(r rune) bool {
+	const emptyBraille = '\u2800'
+	return unicode.In(r, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector) || r == emptyBraille
+}
+
+// checkLine says what is wrong with a line of text that somebody chose.
+func checkLine(field, text string, most int) error {
 	reason := ""
 	switch {
-	case name == "":
+	case text == "":
 		reason = "must not be empty"
-	case !utf8.ValidString(name) || strings.ContainsFunc(name, unpronounceable):
-		reason = "may not contain control or invisible characters"
-	case utf8.RuneCountInString(name) > maxName:
-		reason = fmt.Sprintf("may have at most %d characters", maxName)
+	case !utf8.ValidString(text) || strings.ContainsFunc(text, unpronounceable):
+		reason = invisible
+	case utf8.RuneCountInString(text) > most:
+		reason = fmt.Sprintf("may have at most %d characters", most)
 	}
-	return invalid("name", reason)
+	return invalid(field, reason)
 }
 
 // unpronounceable finds what makes two names look the same.

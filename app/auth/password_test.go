@@ -3,8 +3,10 @@ package auth
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/tandemhq/tandem/coord"
 )
@@ -48,6 +50,48 @@ func TestHashingIsBounded(t *testing.T) {
 		cancel()
 		if _, err := h.hash(ctx, "x"); !errors.Is(err, context.Canceled) {
 			t.Errorf("got %v, want cancelled", err)
+		}
+	})
+}
+
+// Beyond the queue nobody waits, and whoever gives up gives their place back.
+func TestHashingHasABoundedQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHasher(quick)
+		ctx, giveUp := context.WithCancel(t.Context())
+		var done []func()
+		for range quick.Parallel {
+			end, err := h.turn(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			done = append(done, end)
+		}
+		var waiting sync.WaitGroup
+		for range hashQueue * quick.Parallel {
+			waiting.Go(func() {
+				if _, err := h.turn(ctx); !errors.Is(err, context.Canceled) {
+					t.Errorf("who waits: got %v", err)
+				}
+			})
+		}
+		synctest.Wait()
+		began := time.Now()
+		if _, err := h.turn(t.Context()); !errors.Is(err, coord.ErrUnavailable) || time.Since(began) > 0 {
+			t.Errorf("one more: got %v after %v, want unavailable at once", err, time.Since(began))
+		}
+		giveUp()
+		waiting.Wait()
+		for _, end := range done {
+			end()
+		}
+		for range quick.Parallel {
+			if _, err := h.turn(t.Context()); err != nil {
+				t.Errorf("afterwards: got %v", err)
+			}
+		}
+		if len(h.places) != quick.Parallel {
+			t.Errorf("%d places are taken, want %d", len(h.places), quick.Parallel)
 		}
 	})
 }

@@ -35,7 +35,7 @@ func benchHub(b *testing.B) (*Hub, *feed) {
 	b.Helper()
 	f, p := newFeed(), &people{role: store.Member}
 	h := New(backend{memory.NewStore(memory.Options{}).Open(), f}, Services{Sessions: p, Rooms: p},
-		metrics.New("test", "memory"), Options{Connections: 1 << 20}, slog.New(slog.DiscardHandler))
+		metrics.New("test", "memory"), Options{Connections: 1 << 20, PerPerson: 1 << 20}, slog.New(slog.DiscardHandler))
 	return h, f
 }
 

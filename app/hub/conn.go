@@ -11,6 +11,7 @@ import (
 
 	"github.com/olahol/melody"
 
+	"github.com/tandemhq/tandem/app/auth"
 	"github.com/tandemhq/tandem/app/rooms"
 	"github.com/tandemhq/tandem/app/store"
 	"github.com/tandemhq/tandem/coord"
@@ -186,6 +187,12 @@ func (c *conn) mayAsk() bool {
 	return true
 }
 
+// frameRights say what each frame takes, beside what rooms decide.
+var frameRights = map[string]auth.Right{
+	"subscribe": auth.Read, "unsubscribe": auth.Read, "send": auth.Chat, "typing": auth.Chat, "read": auth.Chat,
+	"presence": auth.Chat, "tool.result": auth.Chat,
+}
+
 // answer handles one frame, and does not handle it twice.
 func (c *conn) answer(socketCtx context.Context, r request) {
 	if r.Type == "ping" && len(r.ID) <= maxID {
@@ -200,6 +207,7 @@ func (c *conn) answer(socketCtx context.Context, r request) {
 	ctx, cancel := context.WithTimeout(socketCtx, c.hub.o.RequestTimeout)
 	defer cancel()
 	kind, err := r.Type, error(nil)
+	right, known := frameRights[r.Type]
 	ack := ackFrame{ID: r.ID}
 	answered := func(f *frame) *frame {
 		c.answers.keep(r.ID, f)
@@ -211,6 +219,10 @@ func (c *conn) answer(socketCtx context.Context, r request) {
 		err = refusal{codeInvalid, fmt.Sprintf("id: may have at most %d bytes", maxID)}
 	case r.ID == "":
 		kind, err = "invalid", refusal{codeInvalid, "id: must not be empty"}
+	case !known:
+		kind, err = "invalid", refusal{codeInvalid, "type: is not known"}
+	case c.may(right) != nil:
+		err = refusal{codeForbidden, c.may(right).Error()}
 	case r.Type == "subscribe":
 		var from map[string]coord.Position
 		if from, err = c.parseSubscribe(r.Topics); err == nil {
@@ -236,8 +248,6 @@ func (c *conn) answer(socketCtx context.Context, r request) {
 		err = c.setState(ctx, r.State)
 	case r.Type == "tool.result":
 		err = c.toolResult(ctx, r)
-	default:
-		kind, err = "invalid", refusal{codeInvalid, "type: is not known"}
 	}
 	c.hub.metrics.Frames.WithLabelValues(kind).Inc()
 	switch {

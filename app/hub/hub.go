@@ -51,6 +51,7 @@ const (
 
 const (
 	drainGap   = 20 * time.Millisecond  // the longest time between two connections that are closed on drain
+	drainLeast = 2 * time.Millisecond   // the least, when there is time
 	watchEvery = 250 * time.Millisecond // at most, how often the hub looks at its connections
 	askers     = 16                     // how many rights to read are looked up again at a time
 )
@@ -74,6 +75,8 @@ var (
 	ErrDraining = errors.New("this replica is stopping")
 	// ErrFull means that this replica has as many connections as it may.
 	ErrFull = errors.New("this replica has as many connections as it may")
+	// ErrTooMany means that a person has as many connections to this replica as they may.
+	ErrTooMany = errors.New("you have as many connections as one person may")
 )
 
 // HandshakeError is a request that is not a good WebSocket handshake.
@@ -126,12 +129,13 @@ type Options struct {
 	FrameBytes     int64                    // of a message from a client; default 64 KiB
 	Topics         int                      // per connection; default 100
 	Connections    int                      // of this replica; default 20000
+	PerPerson      int                      // and of one person to it; default 20
 	QueueBytes     int                      // that wait for a client, about; default 1 MiB
 	HistoryBytes   int                      // that are kept for those who come back; default 32 MiB
 	SlowAfter      time.Duration            // for a client to take one message; default 10 s
 	PingEvery      time.Duration            // default 25 s; silence of twice that and 10 s more ends a socket
 	Recheck        time.Duration            // how often a session is looked up again; default 5 min
-	DrainWindow    time.Duration            // over which connections are closed on drain; default 5 s
+	DrainWindow    time.Duration            // over which connections are closed on drain, longer for more than 2,500; default 5 s
 	FrameRate      coord.Limit              // per socket, beyond it is closed; default 50/s, burst 200
 	SendRate       coord.Limit              // of messages per socket; default 10/s, burst 30
 	RequestTimeout time.Duration            // for one frame of a client; default 10 s
@@ -143,6 +147,7 @@ func (o *Options) complete() {
 	def(o.FrameBytes == 0, &o.FrameBytes, 64<<10)
 	def(o.Topics == 0, &o.Topics, 100)
 	def(o.Connections == 0, &o.Connections, 20_000)
+	def(o.PerPerson == 0, &o.PerPerson, 20)
 	def(o.QueueBytes == 0, &o.QueueBytes, 1<<20)
 	def(o.HistoryBytes == 0, &o.HistoryBytes, 32<<20)
 	def(o.SlowAfter == 0, &o.SlowAfter, 10*time.Second)
@@ -180,6 +185,7 @@ type Hub struct {
 	mu       sync.Mutex
 	list     []*subscriber
 	sessions map[int64]map[*subscriber]struct{}
+	people   map[int64]int // how many connections each has
 	draining bool
 	serving  sync.WaitGroup // one per connection
 }
@@ -195,6 +201,7 @@ func New(backend coord.Backend, services Services, m *metrics.Metrics, o Options
 		asking:   make(chan struct{}, askers),
 		stopped:  make(chan struct{}),
 		sessions: make(map[int64]map[*subscriber]struct{}),
+		people:   make(map[int64]int),
 	}
 	h.index = newIndex(events, h.history, m, log, o.RequestTimeout)
 	h.index.personal, h.index.missed, h.index.failed = h.personal, h.missed, h.lost
@@ -246,7 +253,7 @@ func TicketOf(r *http.Request) string {
 // Serve redeems the ticket of a handshake and upgrades it. The socket lives on when
 // it has returned, until it ends or the hub is drained. An error is returned only when
 // there was no upgrade, and then nothing was written: ErrTicket, auth.ErrSignedOut,
-// ErrDraining, ErrFull, coord.ErrUnavailable, a *HandshakeError.
+// ErrDraining, ErrFull, ErrTooMany, coord.ErrUnavailable, a *HandshakeError.
 func (h *Hub) Serve(w http.ResponseWriter, r *http.Request) error {
 	if h.isDraining() {
 		return ErrDraining // before the ticket is burnt
@@ -265,7 +272,8 @@ func (h *Hub) Serve(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	release := func(context.Context) {}
-	if h.services.Presence != nil {
+	// A program that may only listen is nobody who is there.
+	if h.services.Presence != nil && c.may(auth.Chat) == nil {
 		if release, err = h.services.Presence.Connected(r.Context(), c.user.ID, c.id); err != nil {
 			c.unsettle(own)
 			h.leave(&c.subscriber)
@@ -388,11 +396,15 @@ func (h *Hub) CloseReplaced(connection string) {
 // hidden reports whether a kind of event of a person's own topic is for the hub
 // alone.
 func hidden(kind string) bool {
-	return kind == auth.KindRevoked || kind == tools.KindCall || kind == tools.KindCancel
+	return kind == auth.KindRevoked || kind == auth.KindChanged || kind == tools.KindCall || kind == tools.KindCancel
 }
 
 // personal acts on a hidden event of a person's own topic.
 func (h *Hub) personal(home []*subscriber, e coord.Event) {
+	if e.Kind == auth.KindChanged { // to come back as who they are by now
+		h.missed(home)
+		return
+	}
 	if e.Kind == auth.KindRevoked {
 		var r auth.Revoked
 		if json.Unmarshal(e.Payload, &r) != nil {
@@ -500,7 +512,10 @@ func (h *Hub) enter(s *subscriber) error {
 		return ErrDraining
 	case len(h.list) >= h.o.Connections:
 		return ErrFull
+	case h.people[s.user.ID] >= h.o.PerPerson:
+		return ErrTooMany
 	}
+	h.people[s.user.ID]++
 	h.serving.Add(1)
 	s.order = len(h.list)
 	h.list = append(h.list, s)
@@ -522,6 +537,9 @@ func (h *Hub) leave(s *subscriber) {
 	h.list = h.list[:last]
 	if delete(h.sessions[s.session], s); len(h.sessions[s.session]) == 0 {
 		delete(h.sessions, s.session)
+	}
+	if h.people[s.user.ID]--; h.people[s.user.ID] == 0 {
+		delete(h.people, s.user.ID)
 	}
 	h.metrics.Connections.Set(float64(len(h.list)))
 	h.serving.Done()
@@ -612,13 +630,18 @@ func (h *Hub) Drain(ctx context.Context) error {
 	h.mu.Unlock()
 	rand.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
 
-	// A few connections need no window: what must be bounded is reconnects per second.
-	gap := min(h.o.DrainWindow/time.Duration(max(1, len(list))), drainGap)
-	window := gap * time.Duration(len(list))
-	goAway := reconnectFrame{JitterMS: window.Milliseconds()}.frame()
-	for _, s := range list {
-		s.out.farewell(goAway)
+	// What must be bounded is reconnects per second: a few connections need no window, and
+	// many a longer one, as long as that leaves half of the time for those who don't go.
+	n := time.Duration(max(1, len(list)))
+	gap := min(max(h.o.DrainWindow/n, drainLeast), drainGap)
+	if deadline, ok := ctx.Deadline(); ok {
+		gap = max(0, min(gap, time.Until(deadline)/(2*n)))
 	}
+	// Clients that may go when they like before they are closed would make a crowd in the beginning.
+	for i, s := range list {
+		s.out.farewell(reconnectFrame{AfterMS: (gap * time.Duration(i)).Milliseconds(), JitterMS: gap.Milliseconds()}.frame())
+	}
+	pause(ctx, gap*time.Duration(len(list)/10)) // for most to have gone by themselves
 	for _, s := range list {
 		s.close(closeRestart, "restart")
 		pause(ctx, gap)

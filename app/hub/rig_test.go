@@ -393,6 +393,7 @@ func newEnv(t *testing.T, o Options) *env {
 
 // replica is a further hub on the same feed.
 func (e *env) replica(o Options) *Hub {
+	def(o.PerPerson == 0, &o.PerPerson, 1<<20) // few people have many connections here
 	b := backend{memory.NewStore(memory.Options{}).Open(), e.feed}
 	return New(b, Services{Sessions: e.people, Rooms: e.people}, metrics.New("test", "memory"), o, slog.New(slog.DiscardHandler))
 }

@@ -46,6 +46,8 @@ type subscriber struct {
 	transport transport
 	id        string // of the connection
 	session   int64
+	kind      store.SessionKind
+	scopes    string // of a token
 	user      store.User
 	out       outbox
 	workers   sync.WaitGroup
@@ -71,6 +73,11 @@ func (s *subscriber) init(h *Hub, t transport, session int64, user store.User) {
 
 // own is the topic of the subscriber's person.
 func (s *subscriber) own() string { return auth.UserTopic(s.user.ID) }
+
+// may returns an error for what the subscriber's person, or program, may not do.
+func (s *subscriber) may(r auth.Right) error {
+	return auth.May(store.Session{ID: s.session, Kind: s.kind, Scopes: s.scopes, User: s.user}, r)
+}
 
 // guest reports whether the subscriber's person is one.
 func (s *subscriber) guest() bool { return s.user.Role == store.Guest }
@@ -116,7 +123,7 @@ func (s *subscriber) settle(ctx context.Context) (*topic, error) {
 		s.unsettle(t)
 		return nil, err
 	}
-	s.user = signedIn.User
+	s.user, s.kind, s.scopes = signedIn.User, signedIn.Kind, signedIn.Scopes
 	s.hub.mu.Lock()
 	s.hub.schedule(s, time.Now())
 	s.hub.mu.Unlock()

@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -788,35 +789,52 @@ func TestReplaced(t *testing.T) {
 
 func TestDrainInWaves(t *testing.T) {
 	const clients = 500
-	bubble(t, func(e *env) {
-		var list []*client
-		for i := range int64(clients) {
-			c := e.connect(100 * (1 + i))
-			c.mustFrom("room:1", coord.Head)
-			list = append(list, c)
-		}
-		list[0].hold() // and takes nothing any more
-		began := time.Now()
-		e.drain(e.hub)
-		if took := time.Since(began); took > e.hub.o.DrainWindow+time.Second {
-			t.Errorf("it took %v", took)
-		}
-		closed := make(map[int]int) // by tenth of the window
-		for i, c := range list {
-			closed[int(10*c.closedAt.Sub(began)/e.hub.o.DrainWindow)]++
-			if c.closedWith() != closeRestart || i > 0 && c.kinds() != "[ack reconnect]" {
-				t.Errorf("closed with %d, got %s", c.closedWith(), c.kinds())
+	for _, w := range []struct{ option, window time.Duration }{
+		{5 * time.Second, 5 * time.Second},
+		{500 * time.Millisecond, clients * drainLeast},
+	} {
+		bubbleWith(t, Options{DrainWindow: w.option}, func(e *env) {
+			var list []*client
+			for i := range int64(clients) {
+				c := e.connect(100 * (1 + i))
+				c.mustFrom("room:1", coord.Head)
+				list = append(list, c)
 			}
-		}
-		for tenth, n := range closed {
-			if n > clients/10+1 {
-				t.Errorf("%d were closed in the %d. tenth", n, tenth)
+			list[0].hold() // and takes nothing any more
+			began := time.Now()
+			e.drain(e.hub)
+			if took := time.Since(began); took > w.window*11/10+time.Second {
+				t.Errorf("%v: it took %v", w.option, took)
 			}
-		}
-		if err := e.hub.enter(list[0].subscriber); !errors.Is(err, ErrDraining) {
-			t.Errorf("one more: %v", err)
-		}
-	})
+			closed, gone := make(map[int]int), make(map[int]int) // by tenth of the window
+			for i, c := range list {
+				after := c.closedAt.Sub(began)
+				closed[int(10*after/w.window)]++
+				if c.closedWith() != closeRestart || i > 0 && c.kinds() != "[ack reconnect]" {
+					t.Errorf("closed with %d, got %s", c.closedWith(), c.kinds())
+				}
+				if i == 0 {
+					continue
+				}
+				var told reconnectFrame
+				if err := json.Unmarshal(c.frames[1].json, &told); err != nil {
+					t.Fatal(err)
+				}
+				least, most := time.Duration(told.AfterMS)*time.Millisecond, time.Duration(told.AfterMS+told.JitterMS)*time.Millisecond
+				if gone[int(10*least/w.window)]++; most >= after {
+					t.Errorf("told to go until %v, and closed after %v", most, after)
+				}
+			}
+			for tenth := range 11 {
+				if n := max(closed[tenth], gone[tenth]); n > clients/10+1 {
+					t.Errorf("%v: %d went or were closed in the %d. tenth", w.option, n, tenth)
+				}
+			}
+			if err := e.hub.enter(list[0].subscriber); !errors.Is(err, ErrDraining) {
+				t.Errorf("one more: %v", err)
+			}
+		})
+	}
 }
 
 func TestPanicEndsOneConnection(t *testing.T) {

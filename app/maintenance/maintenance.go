@@ -22,6 +22,9 @@ type Options struct {
 	Events []coord.EventRetention // default 7 days; of tasks and their runs the last 1000, of runs 1 day, of presence 1 h
 	Runs   coord.RunRetention     // default 30 days and 1000 per task
 	Calls  time.Duration          // behind their deadlines; default 1 day
+	Audit  time.Duration          // lines of the audit log; default 365 days
+
+	Sessions store.Lifetime // that of auth.Options
 }
 
 // maxRounds bounds what one job deletes before the next has its turn.
@@ -58,12 +61,17 @@ func New(backend coord.Backend, st *store.Store, o Options, log *slog.Logger) *M
 	if o.Calls == 0 {
 		o.Calls = 24 * time.Hour
 	}
+	if o.Audit == 0 {
+		o.Audit = 365 * 24 * time.Hour
+	}
 	m := &Maintenance{every: o.Every, log: log}
 	m.jobs = []job{
 		{"tickets", backend.Tickets().Reap},
+		{"receipts", backend.Receipts().Reap},
 		{"limits", backend.Limiter().Reap},
 		{"calls", func(ctx context.Context) (int, error) { return backend.Calls().Reap(ctx, o.Calls) }},
-		{"sessions", st.Reap},
+		{"sessions", func(ctx context.Context) (int, error) { return st.Reap(ctx, o.Sessions) }},
+		{"audit", func(ctx context.Context) (int, error) { return st.ReapAudit(ctx, o.Audit) }},
 		{"runs", func(ctx context.Context) (int, error) { return backend.Claimer().Prune(ctx, o.Runs) }},
 	}
 	for _, r := range o.Events {

@@ -57,6 +57,8 @@ func (s *Service) SetMember(
 		}
 		member, err = u.Member(ctx, room, user)
 		switch {
+		case errors.Is(err, coord.ErrNotFound) && person.Deactivated:
+			return conflict("they are deactivated")
 		case errors.Is(err, coord.ErrNotFound):
 			member, err = addMember(ctx, u, by, mine, person, role)
 		case err == nil && role != "" && role != member.Role:
@@ -84,19 +86,7 @@ func addMember(
 	if err != nil {
 		return member, err
 	}
-	if _, err := u.AddMember(ctx, room.ID, person.ID, role); err != nil {
-		return member, err
-	}
-	if member, err = u.Member(ctx, room.ID, person.ID); err != nil {
-		return member, err
-	}
-	theirs, err := u.MyRoom(ctx, person, room.ID)
-	if err != nil {
-		return member, err
-	}
-	return member, errors.Join(
-		publish(ctx, u, Topic(room.ID), KindMemberAdded, member),
-		publish(ctx, u, auth.UserTopic(person.ID), KindJoined, theirs))
+	return join(ctx, u, person, room.ID, role)
 }
 
 func mayNotAdd() error {

@@ -233,7 +233,7 @@ func createRoom(ctx context.Context, u store.Unit, by store.User, n NewRoom) (st
 
 func createDirect(ctx context.Context, u store.Unit, by store.User, n NewRoom) (store.MyRoom, bool, error) {
 	with, err := u.User(ctx, n.UserID)
-	if errors.Is(err, coord.ErrNotFound) {
+	if errors.Is(err, coord.ErrNotFound) || err == nil && with.Deactivated {
 		err = invalid("user_id", "there is no such user")
 	}
 	if err != nil {
@@ -310,7 +310,8 @@ func (s *Service) change(
 
 // owns reports whether a room belongs to a user who may read it.
 func owns(by store.User, r store.MyRoom) bool {
-	return r.Kind != store.Direct && (r.Member == store.RoomOwner || by.Role == store.Admin)
+	own := r.Member == store.RoomOwner && by.Role != store.Guest // who may have been made one since
+	return r.Kind != store.Direct && (own || by.Role == store.Admin)
 }
 
 func publish(ctx context.Context, u store.Unit, topic, kind string, payload any) error {

@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -116,25 +117,52 @@ func TestSessions(t *testing.T) { onEach(t, testSessions) }
 func testSessions(t *testing.T, db database) {
 	st := db.store
 	user := mustAddUser(t, st, "Ada")
-	made, err := st.AddSession(t.Context(), user, []byte("hash"))
+	made, err := st.AddSession(t.Context(), store.NewSession{Hash: []byte("hash"), User: user, Address: "192.0.2.1", UserAgent: "Firefox"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := st.Session(t.Context(), []byte("hash"))
-	if err != nil || got != made || got.User != user {
+	var life store.Lifetime
+	get := func(kind store.SessionKind) (store.Session, error) {
+		return st.Session(t.Context(), kind, []byte("hash"), life)
+	}
+	got, err := get(store.Browser)
+	if err != nil || got != made || got.User != user || got.Kind != store.Browser {
 		t.Errorf("got %+v, %v; want %+v", got, err, made)
 	}
-	if byID, err := st.SessionByID(t.Context(), made.ID); err != nil || byID != made {
+	if byID, err := st.SessionByID(t.Context(), made.ID, life); err != nil || byID != made {
 		t.Errorf("got %+v, %v; want %+v", byID, err, made)
 	}
-	if _, err := st.Session(t.Context(), []byte("other")); !errors.Is(err, coord.ErrNotFound) {
+	if _, err := get(store.Token); !errors.Is(err, coord.ErrNotFound) {
+		t.Errorf("as a token: got %v, want not found", err)
+	}
+	if _, err := st.Session(t.Context(), store.Browser, []byte("other"), life); !errors.Is(err, coord.ErrNotFound) {
 		t.Errorf("got %v, want not found", err)
 	}
-	for _, want := range []bool{true, false} {
+	list, err := st.Sessions(t.Context(), user.ID, store.Browser, life)
+	if err != nil || len(list) != 1 || list[0].ID != made.ID || list[0].Address != "192.0.2.1" || list[0].UserAgent != "Firefox" ||
+		list[0].SeenAt != list[0].CreatedAt || time.Since(list[0].SeenAt.Time).Abs() > time.Minute {
+		t.Errorf("got %+v, %v", list, err)
+	}
+	deactivate := func(active bool) error {
+		return st.InTx(t.Context(), func(ctx context.Context, u store.Unit) error { return u.SetActive(ctx, user.ID, active) })
+	}
+	if err := deactivate(false); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := get(store.Browser); !errors.Is(err, coord.ErrNotFound) {
+		t.Errorf("of who is deactivated: got %v, want not found", err)
+	}
+	if _, err := st.Credentials(t.Context(), "Ada"); !errors.Is(err, coord.ErrNotFound) {
+		t.Errorf("the credentials of who is deactivated: got %v, want not found", err)
+	}
+	if err := deactivate(true); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []int{1, 0} {
 		err := st.InTx(t.Context(), func(ctx context.Context, u store.Unit) error {
-			_, there, err := u.EndSession(ctx, made.ID)
-			if there != want {
-				t.Errorf("got %v, want %v", there, want)
+			ended, err := u.EndSessions(ctx, store.Ending{User: user.ID, ID: made.ID})
+			if len(ended) != want || want == 1 && ended[0] != (store.Ended{ID: made.ID, UserID: user.ID, Kind: store.Browser}) {
+				t.Errorf("got %v, want %v", ended, want)
 			}
 			return err
 		})
@@ -142,8 +170,80 @@ func testSessions(t *testing.T, db database) {
 			t.Error(err)
 		}
 	}
-	if _, err := st.Session(t.Context(), []byte("hash")); !errors.Is(err, coord.ErrNotFound) {
+	if _, err := get(store.Browser); !errors.Is(err, coord.ErrNotFound) {
 		t.Errorf("after its end: got %v, want not found", err)
+	}
+}
+
+func TestTokensOfTheStore(t *testing.T) { onEach(t, testTokens) }
+
+func testTokens(t *testing.T, db database) {
+	st := db.store
+	user, other := mustAddUser(t, st, "Ada"), mustAddUser(t, st, "Bob")
+	add := func(hash, name string, of store.User, expires time.Duration) store.Session {
+		t.Helper()
+		made, err := st.AddSession(t.Context(), store.NewSession{
+			Hash: []byte(hash), User: of, Name: name, Scopes: "chat read", Expires: expires,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return made
+	}
+	forever, _, _ := add("a", "ever", user, 0), add("b", "over", user, -time.Second), add("c", "theirs", other, time.Hour)
+	if _, err := st.AddSession(t.Context(), store.NewSession{Hash: []byte("d"), User: user}); err != nil {
+		t.Fatal(err)
+	}
+	// Neither is idle for too long: nothing but its own end ends a token.
+	life := store.Lifetime{Idle: time.Nanosecond, Absolute: time.Nanosecond}
+	list := func() []store.SessionInfo {
+		t.Helper()
+		list, err := st.Sessions(t.Context(), user.ID, store.Token, life)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return list
+	}
+	if got := list(); len(got) != 1 || got[0].Name != "ever" || got[0].Scopes != "chat read" || !got[0].ExpiresAt.IsZero() ||
+		got[0].SeenAt != got[0].CreatedAt {
+		t.Errorf("got %+v", got)
+	}
+	used := time.Time{}
+	for range 2 { // of which one is written down
+		got, err := st.Session(t.Context(), store.Token, []byte("a"), life)
+		if err != nil || got != forever {
+			t.Errorf("got %+v, %v; want %+v", got, err, forever)
+		}
+		seen := list()[0].SeenAt
+		if !seen.After(list()[0].CreatedAt.Time) || !used.IsZero() && seen.Time != used {
+			t.Errorf("used at %v, made at %v, and before at %v", seen, list()[0].CreatedAt, used)
+		}
+		used = seen.Time
+	}
+	for _, hash := range []string{"b", "d"} {
+		if _, err := st.Session(t.Context(), store.Token, []byte(hash), life); !errors.Is(err, coord.ErrNotFound) {
+			t.Errorf("%s: got %v, want not found", hash, err)
+		}
+	}
+	if n, err := st.Reap(t.Context(), life); n != 2 || err != nil { // that which is over, and the browser's
+		t.Errorf("reaped %d, %v; want 2", n, err)
+	}
+	err := st.InTx(t.Context(), func(ctx context.Context, u store.Unit) error {
+		ended, err := u.EndSessions(ctx, store.Ending{User: user.ID, ID: forever.ID, Kind: store.Browser})
+		if len(ended) != 0 || err != nil {
+			t.Errorf("a token ended as if it were a browser's session: %v, %v", ended, err)
+		}
+		ended, err = u.EndSessions(ctx, store.Ending{User: user.ID})
+		if len(ended) != 1 || ended[0].Name != "ever" {
+			t.Errorf("got %v", ended)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	if _, err := st.Session(t.Context(), store.Token, []byte("c"), life); err != nil {
+		t.Errorf("that of somebody else: got %v", err)
 	}
 }
 
@@ -151,30 +251,30 @@ func TestSessionsExpire(t *testing.T) {
 	var ahead time.Duration // of the machine's clock
 	st := openMemory(t, func() time.Time { return time.Now().Add(ahead) }).store
 	user := mustAddUser(t, st, "Ada")
-	hash := []byte("used")
+	hash, life := []byte("used"), store.Lifetime{}
 	for _, h := range []string{"used", "idle"} {
-		if _, err := st.AddSession(t.Context(), user, []byte(h)); err != nil {
+		if _, err := st.AddSession(t.Context(), store.NewSession{Hash: []byte(h), User: user}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	step := store.SessionIdle - time.Hour
 	for age := step; age < store.SessionAbsolute; age += step {
 		ahead += step
-		if _, err := st.Session(t.Context(), hash); err != nil {
+		if _, err := st.Session(t.Context(), store.Browser, hash, life); err != nil {
 			t.Fatalf("used all the time, after %v: %v", age, err)
 		}
 	}
-	if _, err := st.Session(t.Context(), []byte("idle")); !errors.Is(err, coord.ErrNotFound) {
+	if _, err := st.Session(t.Context(), store.Browser, []byte("idle"), life); !errors.Is(err, coord.ErrNotFound) {
 		t.Errorf("idle: got %v, want not found", err)
 	}
 	ahead += step
-	if _, err := st.Session(t.Context(), hash); !errors.Is(err, coord.ErrNotFound) {
+	if _, err := st.Session(t.Context(), store.Browser, hash, life); !errors.Is(err, coord.ErrNotFound) {
 		t.Errorf("beyond the absolute limit: got %v, want not found", err)
 	}
-	if n, err := st.Reap(t.Context()); n != 2 || err != nil {
+	if n, err := st.Reap(t.Context(), life); n != 2 || err != nil {
 		t.Errorf("reaped %d, %v; want 2", n, err)
 	}
-	if n, err := st.Reap(t.Context()); n != 0 || err != nil {
+	if n, err := st.Reap(t.Context(), life); n != 0 || err != nil {
 		t.Errorf("reaped %d, %v; want 0", n, err)
 	}
 }
@@ -245,25 +345,39 @@ func testWebhooks(t *testing.T, db database) {
 			t.Fatal(err)
 		}
 	}
-	want := func(task int64, secret string, among ...int64) {
+	want := func(task int64, secrets string, among ...int64) {
 		t.Helper()
 		got, now, err := st.Webhook(t.Context(), task)
-		if err != nil || string(got) != secret || (got == nil) != (secret == "") || time.Since(now.Time).Abs() > time.Minute {
-			t.Errorf("got %q at %v, %v; want %q", got, now, err, secret)
+		if err != nil || string(bytes.Join(got, []byte(" "))) != secrets || time.Since(now.Time).Abs() > time.Minute {
+			t.Errorf("got %q at %v, %v; want %q", got, now, err, secrets)
 		}
 		have, err := st.Webhooks(t.Context(), 1, 2, 3)
 		if slices.Sort(have); err != nil || !slices.Equal(have, among) {
 			t.Errorf("got %v, %v; want %v", have, err, among)
 		}
 	}
-	want(1, "")
-	for task, secret := range map[int64]string{1: "old", 2: "a\x00b'"} {
-		change(func(ctx context.Context, u store.Unit) error { return u.SetWebhook(ctx, task, []byte(secret)) })
+	set := func(task int64, secret string, overlap time.Duration, old bool) {
+		t.Helper()
+		change(func(ctx context.Context, u store.Unit) error {
+			until, err := u.SetWebhook(ctx, task, []byte(secret), overlap)
+			if old != !until.IsZero() || old && time.Until(until.Add(-overlap)).Abs() > time.Minute {
+				t.Errorf("the one before is good until %v", until)
+			}
+			return err
+		})
 	}
+	want(1, "")
+	set(1, "old", 0, false)
+	set(2, "a\x00b'", time.Hour, false)
 	want(1, "old", 1, 2)
 	want(2, "a\x00b'", 1, 2)
-	change(func(ctx context.Context, u store.Unit) error { return u.SetWebhook(ctx, 1, []byte("new")) })
-	want(1, "new", 1, 2)
+	set(1, "new", time.Hour, true)
+	want(1, "new old", 1, 2)
+	set(1, "newer", time.Microsecond, true)
+	want(1, "newer", 1, 2)
+	set(1, "newest", time.Hour, true)
+	set(1, "last", 0, false)
+	want(1, "last", 1, 2)
 	for _, there := range []bool{true, false} {
 		change(func(ctx context.Context, u store.Unit) error {
 			got, err := u.DropWebhook(ctx, 1)

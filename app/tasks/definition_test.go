@@ -255,7 +255,7 @@ func TestOnlyAdministratorsMakeRequests(t *testing.T) {
 	become.Name = "post"
 	_, err = r.tasks.Update(ctx, r.member, "post", become)
 	refused("a message that becomes a request", err)
-	_, err = r.tasks.MakeWebhook(ctx, r.member, "post")
+	_, err = r.tasks.MakeWebhook(ctx, r.member, "post", 0)
 	refused("a webhook", err)
 	refused("the end of a webhook", r.tasks.RemoveWebhook(ctx, r.member, "post"))
 

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tandemhq/tandem/app/audit"
 	"github.com/tandemhq/tandem/app/outbound"
 	"github.com/tandemhq/tandem/app/rooms"
 	"github.com/tandemhq/tandem/app/store"
@@ -41,19 +42,20 @@ var ErrAdminOnly = errors.New("only administrators may make or change tasks that
 
 // Service is safe for concurrent use.
 type Service struct {
-	store   *store.Store
-	claimer coord.Claimer
-	limiter coord.Limiter
-	live    *live
-	rooms   *rooms.Service
-	calls   *outbound.Client
-	log     *slog.Logger
+	store    *store.Store
+	claimer  coord.Claimer
+	limiter  coord.Limiter
+	receipts coord.Receipts
+	live     *live
+	rooms    *rooms.Service
+	calls    *outbound.Client
+	log      *slog.Logger
 }
 
 // New returns the service. The client makes the requests of tasks.
 func New(st *store.Store, backend coord.Backend, r *rooms.Service, calls *outbound.Client, log *slog.Logger) *Service {
 	return &Service{
-		store: st, claimer: backend.Claimer(), limiter: backend.Limiter(),
+		store: st, claimer: backend.Claimer(), limiter: backend.Limiter(), receipts: backend.Receipts(),
 		live:  &live{Claimer: backend.Claimer(), backend: backend, log: log},
 		rooms: r, calls: calls, log: log,
 	}
@@ -138,7 +140,11 @@ func (s *Service) put(ctx context.Context, by store.User, d Definition, paused b
 		return Task{}, err
 	}
 	t.Paused = paused
-	if t, err = s.write(ctx, t, was); err != nil {
+	action := audit.TaskChanged
+	if was == nil {
+		action = audit.TaskCreated
+	}
+	if t, err = s.write(ctx, by, action, t, was); err != nil {
 		return Task{}, formError(err)
 	}
 	return s.view(ctx, by, t)
@@ -146,7 +152,9 @@ func (s *Service) put(ctx context.Context, by store.User, d Definition, paused b
 
 // write stores a task if its version is still the same, and tells of it, also those
 // who knew of what it was.
-func (s *Service) write(ctx context.Context, t coord.Task, was *coord.Task) (stored coord.Task, err error) {
+func (s *Service) write(
+	ctx context.Context, by store.User, action audit.Action, t coord.Task, was *coord.Task,
+) (stored coord.Task, err error) {
 	now := workOf(t.Payload)
 	events := []coord.NewEvent{changed(now)}
 	if was != nil {
@@ -156,6 +164,11 @@ func (s *Service) write(ctx context.Context, t coord.Task, was *coord.Task) (sto
 	}
 	err = s.store.InTx(ctx, func(ctx context.Context, u store.Unit) (err error) {
 		if stored, err = u.Coord.PutTask(ctx, t); err != nil {
+			return err
+		}
+		if err := audit.Write(ctx, u, audit.Entry{
+			By: by, Action: action, Target: t.Name, Details: map[string]any{"kind": t.Kind, "version": stored.Version},
+		}); err != nil {
 			return err
 		}
 		return u.Coord.Publish(ctx, events...)
@@ -235,7 +248,11 @@ func (s *Service) Pause(ctx context.Context, by store.User, name string, paused 
 		}
 		if t.Paused != paused {
 			t.Paused = paused
-			t, err = s.write(ctx, t, nil)
+			action := audit.TaskResumed
+			if paused {
+				action = audit.TaskPaused
+			}
+			t, err = s.write(ctx, by, action, t, nil)
 		}
 		switch {
 		case errors.Is(err, coord.ErrConflict): // with an edit, which it is to be added to
@@ -258,6 +275,9 @@ func (s *Service) Delete(ctx context.Context, by store.User, name string) error 
 			return err
 		}
 		if _, err := u.DropWebhook(ctx, int64(t.ID)); err != nil {
+			return err
+		}
+		if err := audit.Write(ctx, u, audit.Entry{By: by, Action: audit.TaskDeleted, Target: name}); err != nil {
 			return err
 		}
 		return u.Coord.Publish(ctx, changed(workOf(t.Payload)))

@@ -385,6 +385,16 @@ func TestMaintenanceDeletesWhatIsOld(t *testing.T) {
 	if _, err := r.backend.Limiter().Allow(t.Context(), coord.Limit{Key: "k", Rate: 1, Per: time.Minute}); err != nil {
 		t.Fatal(err)
 	}
+	if _, err := r.backend.Tickets().Issue(t.Context(), coord.TicketFor{Purpose: "p", User: "u", Session: "s"}); err != nil {
+		t.Fatal(err)
+	}
+	held, err := r.backend.Receipts().Begin(t.Context(), coord.ReceiptFor{Key: "k"})
+	if err == nil {
+		err = r.backend.Receipts().Complete(t.Context(), held, coord.ReceiptOutcome{})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	m := maintenance.New(r.backend, r.store, maintenance.Options{}, slog.New(slog.DiscardHandler))
 	gone := func(topic string) {
 		t.Helper()
@@ -398,6 +408,13 @@ func TestMaintenanceDeletesWhatIsOld(t *testing.T) {
 	}
 	r.advance(25 * time.Hour)
 	m.Once(t.Context())
+	for what, reap := range map[string]func(context.Context) (int, error){
+		"tickets": r.backend.Tickets().Reap, "receipts": r.backend.Receipts().Reap,
+	} {
+		if n, err := reap(t.Context()); n != 0 || err != nil {
+			t.Errorf("old %s: %d were left, %v", what, n, err)
+		}
+	}
 	gone(tasks.RunsTopic("report"))
 	if _, err := r.backend.Broadcaster().Read(t.Context(), tasks.Topic, coord.Start, 10); err != nil {
 		t.Errorf("events of tasks: got %v", err)

@@ -7,9 +7,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/tandemhq/tandem/app/store"
 	"github.com/tandemhq/tandem/app/tasks"
 	"github.com/tandemhq/tandem/app/webhook"
 	"github.com/tandemhq/tandem/coord"
@@ -17,7 +19,7 @@ import (
 
 func (r *rig) hook(t *testing.T, name string) []byte {
 	t.Helper()
-	made, err := r.tasks.MakeWebhook(t.Context(), r.admin, name)
+	made, err := r.tasks.MakeWebhook(t.Context(), r.admin, name, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +52,7 @@ func TestWebhook(t *testing.T) {
 	if err := r.tasks.RemoveWebhook(t.Context(), r.admin, "two words"); !errors.Is(err, coord.ErrNotFound) {
 		t.Errorf("removed none: got %v", err)
 	}
-	made, err := r.tasks.MakeWebhook(t.Context(), r.admin, "two words")
+	made, err := r.tasks.MakeWebhook(t.Context(), r.admin, "two words", 0)
 	if err != nil || made.Path != "/hooks/v1/tasks/two%20words" || !strings.HasPrefix(made.Secret, "whsec_") {
 		t.Errorf("got %+v, %v", made, err)
 	}
@@ -65,7 +67,10 @@ func TestWebhook(t *testing.T) {
 	if err != nil || duplicate || first.Trigger != "webhook" || first.Task != "two words" {
 		t.Fatalf("got %+v, %v, %v", first, duplicate, err)
 	}
-	again, duplicate, err := r.deliver(t, "two words", old, "m1", `{"text":"other"}`)
+	if _, _, err := r.deliver(t, "two words", old, "m1", `{"text":"other"}`); !errors.Is(err, coord.ErrConflict) {
+		t.Errorf("another body: got %v", err)
+	}
+	again, duplicate, err := r.deliver(t, "two words", old, "m1", `{"text":"from outside"}`)
 	if err != nil || !duplicate || again.ID != first.ID {
 		t.Errorf("the same id: got %+v, %v, %v", again, duplicate, err)
 	}
@@ -87,9 +92,17 @@ func TestWebhook(t *testing.T) {
 		}
 		w.until(coord.Succeeded)
 	}
-	for _, body := range []string{`{"text":" "}`, `{"text":"a\u0000"}`} {
-		_, _, err := r.deliver(t, "two words", secret, "m3", body)
-		wantField(t, err, "text")
+	for i, body := range []string{`{"text":" "}`, `{"text":"a\u0000"}`} {
+		var first error
+		for range 2 { // what is wrong is an answer too
+			_, _, err := r.deliver(t, "two words", secret, fmt.Sprint("wrong", i), body)
+			wantField(t, err, "text")
+			if first == nil {
+				first = err
+			} else if err.Error() != first.Error() {
+				t.Errorf("got %v, then %v", first, err)
+			}
+		}
 	}
 	longest := strings.Repeat("x", 195)
 	if _, duplicate, err := r.deliver(t, "two words", secret, longest, ""); err != nil || duplicate {
@@ -108,7 +121,7 @@ func TestWebhook(t *testing.T) {
 		t.Errorf("without a webhook: got %v", err)
 	}
 	for _, err := range []error{
-		second(r.tasks.MakeWebhook(t.Context(), r.admin, "none")), r.tasks.RemoveWebhook(t.Context(), r.admin, "none"),
+		second(r.tasks.MakeWebhook(t.Context(), r.admin, "none", 0)), r.tasks.RemoveWebhook(t.Context(), r.admin, "none"),
 	} {
 		if !errors.Is(err, coord.ErrNotFound) {
 			t.Errorf("no such task: got %v", err)
@@ -195,4 +208,110 @@ func TestWebhookIsLimited(t *testing.T) {
 	if _, _, err := r.deliver(t, "a", a, "m", ""); err != nil {
 		t.Errorf("a minute later: got %v", err)
 	}
+}
+
+// TestWebhookAnswersAreKept delivers one request at once and again, on each driver, and refuses another
+// body for its id.
+func TestWebhookAnswersAreKept(t *testing.T) {
+	for name, open := range drivers {
+		t.Run(name, func(t *testing.T) {
+			r := open(t)
+			d := r.message("report")
+			d.Overlap = coord.OverlapAllow
+			r.create(t, d)
+			secret := r.hook(t, "report")
+			for id, body := range map[string]string{"good": `{"text":"from outside"}`, "bad": `{"text":""}`} {
+				type answer struct {
+					run       tasks.Run
+					duplicate bool
+					err       error
+				}
+				answers := make([]answer, 8)
+				var all sync.WaitGroup
+				for i := range answers {
+					all.Go(func() {
+						a := &answers[i]
+						a.run, a.duplicate, a.err = r.deliver(t, "report", secret, id, body)
+					})
+				}
+				all.Wait()
+				firsts := 0
+				for _, a := range answers {
+					if !a.duplicate {
+						firsts++
+					}
+					if a.run != answers[0].run || (a.run.ID == 0) != (id == "bad") {
+						t.Errorf("got %+v and %+v", a, answers[0])
+					}
+					if id == "bad" {
+						wantField(t, a.err, "text")
+					} else if a.err != nil {
+						t.Error(a.err)
+					}
+				}
+				if id == "good" && firsts != 1 {
+					t.Errorf("%d are the first", firsts)
+				}
+				_, _, err := r.deliver(t, "report", secret, id, "{}")
+				var reason *store.ReasonError
+				if !errors.Is(err, coord.ErrConflict) || !errors.As(err, &reason) || reason.Field != "webhook-id" {
+					t.Errorf("%s, another body: got %v", id, err)
+				}
+			}
+			if list := r.runs(t, tasks.RunsFilter{Task: "report"}); len(list) != 1 {
+				t.Errorf("the runs are %+v", list)
+			}
+		})
+	}
+}
+
+// A secret that is replaced signs for the overlap longer, by the store's clock, and one that was replaced
+// before that no longer.
+func TestWebhookSecretsOverlap(t *testing.T) {
+	r := newRig(t)
+	d := r.message("report")
+	d.Overlap = coord.OverlapAllow
+	r.create(t, d)
+	var secrets [][]byte
+	rotate := func(overlap time.Duration, old bool) {
+		t.Helper()
+		made, err := r.tasks.MakeWebhook(t.Context(), r.admin, "report", overlap)
+		if err != nil || made.OldUntil.IsZero() == old || old && made.OldUntil.Sub(r.now()).Round(time.Minute) != overlap {
+			t.Errorf("got %+v, %v", made, err)
+		}
+		secret, err := webhook.ParseSecret(made.Secret)
+		if err != nil {
+			t.Fatal(err)
+		}
+		secrets = append(secrets, secret)
+	}
+	n := 0
+	want := func(good ...bool) {
+		t.Helper()
+		for i, secret := range secrets {
+			n++
+			_, _, err := r.deliver(t, "report", secret, fmt.Sprint(n), "")
+			if (err == nil) != good[i] || err != nil && !errors.Is(err, webhook.ErrSignature) {
+				t.Errorf("secret %d: got %v", i, err)
+			}
+		}
+	}
+	rotate(time.Hour, false)
+	rotate(time.Hour, true)
+	want(true, true)
+	r.advance(time.Hour + time.Second)
+	want(false, true)
+	rotate(24*time.Hour, true)
+	rotate(time.Hour, true)
+	want(false, false, true, true)
+	rotate(0, false)
+	want(false, false, false, false, true)
+	for _, overlap := range []time.Duration{-time.Second, 7*24*time.Hour + time.Second} {
+		_, err := r.tasks.MakeWebhook(t.Context(), r.admin, "report", overlap)
+		wantField(t, err, "overlap_s")
+	}
+	if err := r.tasks.RemoveWebhook(t.Context(), r.admin, "report"); err != nil {
+		t.Fatal(err)
+	}
+	want(false, false, false, false, false)
 }

@@ -11,7 +11,8 @@
 // one event, which no later one can bring along. In the end each view is compared with the table
 // of events: see check.
 //
-// A rolling restart stops each replica as an operator does, while a client of it reads nothing.
+// A rolling restart stops each replica as an operator does, while a client of it reads nothing, and a
+// crowd of clients in a process of its own follows rooms.
 //
 // The other tests rewrite the history under the clients: a backup is restored, a standby that
 // lacks the last events is promoted. Exactly the topics that differ may be reset.
@@ -22,6 +23,7 @@
 //	TANDEM_STRESS=60s go test -v ./internal/checker
 //
 // The first has a storm of ten seconds (SQLite: six), the second of a minute (SQLite: half of it).
-// A rolling restart has 120 clients, or 1,000 with TANDEM_STRESS. TANDEM_STRESS_SEED repeats the
-// choices of an earlier test, though not its timing. The program is built without the race detector.
+// A rolling restart has 500 clients, or 5,000 with TANDEM_STRESS. TANDEM_STRESS_SEED repeats the
+// choices of an earlier test, though not its timing. The program and the crowd are built without the
+// race detector.
 package checker

@@ -23,23 +23,6 @@ import (
 type counts struct {
 	deliveries, dials, reconnects, moves, resumes, resets atomic.Int64
 	slowest                                               atomic.Int64 // from publishing to delivery, ns
-
-	mu   sync.Mutex
-	back []time.Time // when clients came back
-}
-
-// crowd is how many came back within the busiest second.
-func (c *counts) crowd() (most int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	slices.SortFunc(c.back, time.Time.Compare)
-	for first, last := 0, 0; last < len(c.back); last++ {
-		for c.back[last].Sub(c.back[first]) > time.Second {
-			first++
-		}
-		most = max(most, last-first+1)
-	}
-	return most
 }
 
 // follower follows rooms, as one client or as one after another, and notes what it is told.
@@ -246,9 +229,6 @@ func (f *follower) noteConnection() {
 	}
 	if f.connection.ID != "" {
 		f.counts.reconnects.Add(1)
-		f.counts.mu.Lock()
-		f.counts.back = append(f.counts.back, time.Now())
-		f.counts.mu.Unlock()
 		f.counts.resumes.Add(int64(len(f.current)))
 		if now.Endpoint != f.connection.Endpoint {
 			f.counts.moves.Add(1)

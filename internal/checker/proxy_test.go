@@ -209,6 +209,13 @@ func (p *proxy) lead(upstream string) {
 	p.upstream = upstream
 }
 
+// target is where new connections lead.
+func (p *proxy) target() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.upstream
+}
+
 // cut ends all connections.
 func (p *proxy) cut() { p.cutSome(nil) }
 

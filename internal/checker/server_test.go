@@ -37,6 +37,13 @@ var programs = map[string]func() (string, error){"pg": sync.OnceValues(builder("
 var programsDir string
 
 func TestMain(m *testing.M) {
+	if os.Getenv(crowdVariable) != "" {
+		if err := runCrowd(context.Background(), os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	var err error
 	if programsDir, err = os.MkdirTemp("", "tandem-checker-"); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -180,7 +187,7 @@ var listening = regexp.MustCompile(`msg="tandem is listening".* address=(\S+)`)
 func (r *replica) start() {
 	r.starts++
 	began := time.Now()
-	args := append([]string{"serve", "--addr", "127.0.0.1:0", "--node", r.name + "." + strconv.Itoa(r.starts)}, r.args...)
+	args := append([]string{"serve", "--addr", "127.0.0.1:0", "--person-connections", "1000", "--node", r.name + "." + strconv.Itoa(r.starts)}, r.args...)
 	p, err := launch(r.t, r.program, "", args...)
 	if err != nil {
 		r.t.Errorf("start %s: %v", r.name, err)
