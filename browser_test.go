@@ -88,12 +88,13 @@ func (t *tab) close() { t.closed() }
 
 // isComplaint tells errors and violations from the browser's own notes of requests that tests make
 // fail: answered 401, as whoever is not signed in or has just signed out with requests under way is
-// told; answered 404 or 409, as somebody else deleted or did the same; and cut off with their
-// connection.
+// told; answered 403, 422 or 429, as what was typed, too often or by a used link, is not good; answered
+// 404 or 409, as somebody else deleted or did the same; and cut off with their connection.
 func isComplaint(m chromedp.ConsoleMessage) bool {
 	if m.Source == "network" && strings.Contains(m.URL, "/api/v1/") {
 		for _, note := range []string{
-			"status of 401", "status of 404", "status of 409", "net::ERR_CONNECTION_", "net::ERR_EMPTY_RESPONSE",
+			"status of 401", "status of 403", "status of 404", "status of 409", "status of 422", "status of 429",
+			"net::ERR_CONNECTION_", "net::ERR_EMPTY_RESPONSE",
 		} {
 			if strings.Contains(m.Text, note) {
 				return false

@@ -324,7 +324,7 @@ func hold(tb testing.TB, db *sql.DB, statement string, args ...any) *sql.Tx {
 	return tx
 }
 
-func release(tb testing.TB, tx *sql.Tx) {
+func rollBack(tb testing.TB, tx *sql.Tx) {
 	tb.Helper()
 	if err := tx.Rollback(); err != nil {
 		tb.Fatal(err)
@@ -374,7 +374,7 @@ func TestClusterKill(t *testing.T) {
 		var posting sync.WaitGroup
 		if point.name == "between its effect and its end" {
 			run := hold(t, db, `SELECT FROM coord_runs WHERE id = $1 FOR UPDATE`, id)
-			release(t, lock)
+			rollBack(t, lock)
 			lock = run
 			waiting("the run", 1, waitForEnd)
 			if n := count(t, db, `SELECT count(*) FROM app_messages WHERE client_id = $1`, runClientID(id)); n != 0 {
@@ -401,7 +401,7 @@ func TestClusterKill(t *testing.T) {
 			})
 			said++
 		}
-		release(t, lock)
+		rollBack(t, lock)
 		posting.Wait()
 		admin.say(c.replicas[1].url, room, "killed "+point.name)
 		said++

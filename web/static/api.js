@@ -84,6 +84,27 @@ export const api = {
   signOut: () => remove('/session'),
   ticket: () => post('/ws-tickets').then((r) => r.ticket),
 
+  link: (token) => post('/links', { token }),
+  acceptInvitation: (token, name, password) => post('/invitations/accept', { token, name, password }),
+  resetPassword: (token, password) => post('/password/reset', { token, password }),
+
+  changePassword: (current, password) => post('/password', { current, password }),
+  sessions: () => get('/sessions').then((r) => r.sessions ?? []),
+  endSession: (id) => remove(`/sessions/${part(id)}`),
+  endOtherSessions: () => remove('/sessions').then((r) => r.ended),
+  tokens: () => get('/tokens').then((r) => r.tokens ?? []),
+  makeToken: (token) => post('/tokens', token),
+  revokeToken: (id) => remove(`/tokens/${part(id)}`),
+
+  people: () => get('/people').then((r) => r.people ?? []),
+  changePerson: (id, change) => patch(`/people/${part(id)}`, change).then((r) => r.person),
+  endSessionsOf: (id) => remove(`/people/${part(id)}/sessions`).then((r) => r.ended),
+  makeReset: (id) => post(`/people/${part(id)}/reset`),
+  invitations: () => get('/invitations').then((r) => r.invitations ?? []),
+  invite: (invitation) => post('/invitations', invitation),
+  withdraw: (id) => remove(`/invitations/${part(id)}`),
+  audit: (query) => get(`/audit?${new URLSearchParams(query)}`),
+
   rooms: () => get('/rooms').then((r) => r.rooms ?? []),
   room: (id) => get(`/rooms/${part(id)}`).then((r) => r.room),
   createRoom: (room) => post('/rooms', room).then((r) => r.room),

@@ -59,6 +59,9 @@ export function duration(from, to) {
   return parts.filter(([n]) => n).map(([n, unit]) => `${n} ${unit}`).join(' ')
 }
 
+/** So many seconds as "1:05". */
+export const minutes = (seconds) => `${Math.floor(seconds / 60)}:${String(seconds % 60).padStart(2, '0')}`
+
 /** An instant, written with an offset, as the clock of its zone shows it. */
 export function zonedTime(iso, zone) {
   const parts = { weekday: 'short', day: 'numeric', month: 'short', hour: '2-digit', minute: '2-digit' }
@@ -83,6 +86,24 @@ export function wallTime(at, zone) {
 export const sentence = (text) => text && text[0].toUpperCase() + text.slice(1)
 
 export const plural = (n, one, many = one + 's') => `${n} ${n === 1 ? one : many}`
+
+const browsers = [
+  ['Edg', 'Edge'], ['OPR', 'Opera'], ['SamsungBrowser', 'Samsung Internet'], ['Firefox', 'Firefox'],
+  ['FxiOS', 'Firefox'], ['CriOS', 'Chrome'], ['Chrome', 'Chrome'], ['Safari', 'Safari'],
+]
+const systems = [
+  ['Android', 'Android'], ['iPhone', 'iPhone'], ['iPad', 'iPad'], ['CrOS', 'ChromeOS'], ['Windows', 'Windows'],
+  ['Mac OS', 'macOS'], ['Linux', 'Linux'],
+]
+
+/** What a User-Agent header says in two words, such as "Firefox on Linux"; of a program, what it calls itself. */
+export function deviceName(agent) {
+  const find = (list) => list.find(([mark]) => agent.includes(mark))?.[1]
+  const browser = find(browsers)
+  const system = find(systems)
+  if (browser) return system ? `${browser} on ${system}` : browser
+  return agent.match(/^[\w.-]+/)?.[0] || 'Unknown device'
+}
 
 /** Up to two letters that stand for a name. */
 export function initials(name) {

@@ -49,7 +49,7 @@ export class Socket {
    * handlers: ticket() → Promise of a secret; state(s); event(frame); reset(topic);
    * fresh(topic): subscribed from the present, so earlier events must be read otherwise;
    * refused(topic, error): the subscription is not allowed, or not any more; call(frame) and cancel(frame): a tool is
-   * to be used, and no longer; unauthorised().
+   * to be used, and no longer; unauthorised(told): there is no session, or, if told, it has just been ended.
    */
   constructor(handlers) {
     this.#handlers = handlers
@@ -143,7 +143,7 @@ export class Socket {
       ticket = await this.#handlers.ticket()
     } catch (error) {
       if (!current()) return
-      if (error.status === 401) this.#handlers.unauthorised()
+      if (error.status === 401) this.#handlers.unauthorised(false)
       else this.#retry(Math.max(this.#pause(), 1000 * (error.retryAfter || 0)))
       return
     }
@@ -175,6 +175,12 @@ export class Socket {
       this.#drop()
       this.#waiting = true
       this.#setState('offline')
+      return
+    }
+    if (code === 4001) {
+      this.#drop()
+      this.#setState('offline')
+      this.#handlers.unauthorised(true)
       return
     }
     let delay = this.#pause()

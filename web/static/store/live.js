@@ -1,8 +1,9 @@
 // What comes over the socket, and who hears it: modules hear kinds of events, views watch topics.
 
 import { api } from '../api.js'
+import { sentence } from '../format.js'
 import { Socket } from '../socket.js'
-import { changed, currentRoom, state } from './state.js'
+import { changed, currentRoom, state, toast } from './state.js'
 
 const maxTopics = 100 // as the server's limit
 
@@ -14,6 +15,9 @@ const lost = []
 let ended = () => {}
 let toolCalled = () => {}
 let toolCancelled = () => {}
+
+const sessionOver = 'Your session has ended. Please sign in again.'
+const endedElsewhere = 'Your session was ended from another device, or by an administrator. Please sign in again.'
 
 const readerOf = (topic) => readers.get(topic.split(':')[0])
 
@@ -46,7 +50,7 @@ export const socket = new Socket({
   },
   call: (frame) => toolCalled(frame),
   cancel: (frame) => toolCancelled(frame),
-  unauthorised: () => ended('Your session has ended. Please sign in again.'),
+  unauthorised: (told) => ended(told ? endedElsewhere : sessionOver),
 })
 
 /** Has handlers called with the payloads, and frames, of events: {kind: handler}. */
@@ -83,8 +87,19 @@ export function whenCalled(call, cancel) {
 /** What to show of an error. An answer of 401 to any request means that the session is over. */
 export function failed(error) {
   if (error.status !== 401) return error.message
-  ended('Your session has ended. Please sign in again.')
+  ended(sessionOver)
   return ''
+}
+
+/** Does something, says how it went, and returns what came of it: undefined when it failed. */
+export async function attempt(action, done) {
+  try {
+    const result = (await action()) ?? true
+    if (done) toast(done)
+    return result
+  } catch (error) {
+    toast(sentence(failed(error)))
+  }
 }
 
 export const reconnectNow = () => socket.reconnectNow()
@@ -112,7 +127,7 @@ export function watch(topic, watcher) {
     others.delete(watcher)
     if (others.size) return
     watchers.delete(topic)
-    if (!roomOfTopic(topic)) socket.unsubscribe(topic)
+    if (!readerOf(topic)) socket.unsubscribe(topic) // unless it is followed anyway
   }
 }
 

@@ -4,7 +4,7 @@ import { api } from '../api.js'
 import { sentence } from '../format.js'
 import { failed, follow, hear, roomOfTopic, socket, whenConnected } from './live.js'
 import { forget } from './sending.js'
-import { changed, currentRoom, roomOf, state, toast, visible } from './state.js'
+import { changed, currentRoom, draftOf, roomOf, state, toast, visible } from './state.js'
 
 hear({
   'message.created': created,
@@ -236,7 +236,7 @@ export function writing(room) {
   if (wait > 0) {
     room.writingTimer ||= setTimeout(() => {
       room.writingTimer = 0
-      if (room.draft.trim() && room === currentRoom()) writing(room)
+      if (draftOf(room).trim() && room === currentRoom()) writing(room)
     }, wait)
   } else if (socket.online) {
     room.toldWriting = Date.now()

@@ -1,4 +1,5 @@
-// Where we are: #/rooms/ID, #/rooms/ID/tasks, #/rooms/ID/members, #/tasks/NAME, #/tasks/NAME/edit and #/runs/ID.
+// Where we are: #/rooms/ID, #/rooms/ID/tasks, #/rooms/ID/members, #/tasks/NAME, #/tasks/NAME/edit, #/runs/ID,
+// #/account, #/people and #/audit.
 
 import { state } from './state.js'
 
@@ -31,9 +32,17 @@ export function readRoute() {
   const [, room, panel] = location.hash.match(/^#\/rooms\/(\d+)(?:\/(tasks|members))?$/) ?? []
   const [, task, edit] = location.hash.match(/^#\/tasks\/([^/]+)(\/edit)?$/) ?? []
   const [, run] = location.hash.match(/^#\/runs\/(\d+)$/) ?? []
+  const [, page] = location.hash.match(/^#\/(account|people|audit)$/) ?? []
   state.route = {
     room: Number(room) || 0, panel: panel ?? '', task: decoded(task ?? ''), edit: Boolean(edit), run: Number(run) || 0,
+    page: page ?? '',
   }
+}
+
+/** The link by which the page was opened, if it was one that works once. */
+export function readLink() {
+  const [, kind, token] = location.hash.match(/^#(setup|invite|reset)=(.+)$/) ?? []
+  return kind ? { kind, token: decoded(token) } : null
 }
 
 function decoded(text) {

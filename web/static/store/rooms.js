@@ -59,7 +59,7 @@ function addRoom(data) {
   }
   const room = {
     ...data, messages: [], loaded: false, loading: false, again: false, more: false, loadingMore: false, error: '',
-    openedAt: 0, draft: '',
+    openedAt: 0,
     atEnd: true, // the end of its messages is what is shown
     line: null, // the message behind which the line is that says what is new
     heard: 0, // how many messages came that are not read
@@ -126,7 +126,8 @@ let opened = null
 
 /** Goes to a room if the address names nothing, unless the list is a page of its own. */
 export function arrive() {
-  if (state.route.task || state.route.run) {
+  const { task, run, page } = state.route
+  if (task || run || page) {
     opened = null
     return
   }

@@ -38,8 +38,8 @@ export function send(room, text) {
 
 export function retry(entry) {
   const deadline = Date.now() + patience
-  Object.assign(entry, { state: 'pending', error: '', deadline })
-  setTimeout(() => entry.deadline === deadline && refuse(entry, 'There is no connection.'), patience)
+  Object.assign(entry, { state: 'pending', error: '', obstacle: 'There is no connection.', deadline })
+  setTimeout(() => entry.deadline === deadline && refuse(entry, entry.obstacle), patience)
   save()
   attempt(entry)
   changed()
@@ -74,6 +74,7 @@ async function attempt(entry) {
     if (error.code === 'timeout') again = 1
     else if (error.code === 'unavailable') again = 2_000
     else if (error.code !== 'disconnected') refuse(entry, error.message)
+    entry.obstacle = error.message
   }
   entry.busy = false
   if (again) setTimeout(attempt, again, entry)

@@ -2,6 +2,7 @@
 
 const nobody = () => ({
   me: null,
+  rights: [], // what one may do, by the names of the API
   rooms: [],
   roomsLoaded: false,
   roomsError: '',
@@ -11,7 +12,7 @@ const nobody = () => ({
   tasks: [],
   tasksLoaded: false,
   tasksError: '',
-  drafts: {}, // forms of tasks that are being written, see views/task-form.js
+  drafts: {}, // what is being written: forms of tasks, see views/task-form.js, and messages, see draftOf
   presence: {}, // by the id of a person: {state, last_seen}
   people: null, // everybody, once somebody is to be picked
   calls: [], // tools that are to be used here, the oldest first, see calls.js
@@ -19,12 +20,12 @@ const nobody = () => ({
 })
 
 export const state = {
-  view: 'boot', // boot, unreachable, setup, unset, signin, app
+  view: 'boot', // boot, unreachable, setup, unset, link, signin, app
   notice: '', // above the sign-in form
-  setupToken: '',
+  link: null, // by which the page was opened: {kind: setup, invite or reset, token}
   node: '',
   driver: '',
-  route: { room: 0, panel: '', task: '', edit: false, run: 0 },
+  route: { room: 0, panel: '', task: '', edit: false, run: 0, page: '' },
   announcement: '', // for screen readers
   toast: '',
   ...nobody(),
@@ -55,6 +56,16 @@ export const roomOf = (id) => state.rooms.find((r) => r.id === id)
 export const currentRoom = () => roomOf(state.route.room)
 
 export const taskOf = (name) => state.tasks.find((t) => t.name === name)
+
+export const may = (right) => state.rights.includes(right)
+
+/** The message that is being written in a room. */
+export const draftOf = (room) => state.drafts[`message ${room.id}`] ?? ''
+
+export function keepDraft(room, text) {
+  if (text) state.drafts[`message ${room.id}`] = text
+  else delete state.drafts[`message ${room.id}`]
+}
 
 export const isAdmin = () => state.me.role === 'admin'
 

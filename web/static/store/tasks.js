@@ -1,9 +1,8 @@
 // The scheduled tasks.
 
 import { api } from '../api.js'
-import { sentence } from '../format.js'
-import { failed, hear, rereads, whenConnected } from './live.js'
-import { changed, isGuest, state, toast } from './state.js'
+import { attempt, failed, hear, rereads, whenConnected } from './live.js'
+import { changed, isGuest, state } from './state.js'
 
 const every = 1_000 // at most so often, however much goes on
 
@@ -45,13 +44,7 @@ export async function loadTasks() {
 
 /** Does something to a task, says how it went, and returns what came of it: undefined when it failed. */
 export async function withTask(action, done) {
-  let result
-  try {
-    result = (await action()) ?? true
-    if (done) toast(done)
-  } catch (error) {
-    toast(sentence(failed(error)))
-  }
+  const result = await attempt(action, done)
   await loadTasks()
   return result
 }

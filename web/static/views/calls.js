@@ -1,6 +1,7 @@
 // The dialogs of tools: what a program asks, in front of everything else.
 
 import { html, useState } from '../vendor/htm-preact/standalone.module.js'
+import { minutes } from '../format.js'
 import { answer, refuse } from '../store/calls.js'
 import { state } from '../store/state.js'
 import { Modal, useNow } from './parts.js'
@@ -30,8 +31,7 @@ const dialogs = {
 
 function TimeLeft({ until }) {
   const left = Math.max(0, Math.ceil((until - useNow()) / 1_000))
-  const clock = `${Math.floor(left / 60)}:${String(left % 60).padStart(2, '0')}`
-  return html`<p class="hint time-left" role="timer">Time to answer: ${clock}</p>`
+  return html`<p class="hint time-left" role="timer">Time to answer: ${minutes(left)}</p>`
 }
 
 const Refuse = ({ call }) => html`

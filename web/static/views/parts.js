@@ -1,9 +1,11 @@
 // Small pieces that several views use.
 
 import { html, useEffect, useLayoutEffect, useRef, useState } from '../vendor/htm-preact/standalone.module.js'
-import { fromNow, fullTime, hue, initials, sentence } from '../format.js'
+import { fromNow, fullTime, hue, initials, minutes, sentence } from '../format.js'
 import { icon } from '../icons.js'
+import { failed } from '../store/live.js'
 import { presenceOf } from '../store/people.js'
+import { state, visible } from '../store/state.js'
 
 /** The current time in milliseconds, kept up to date while the view is shown. */
 export function useNow(every = 1_000) {
@@ -25,9 +27,63 @@ export function useFocus(active = true) {
 }
 
 /**
+ * A ref for a part of a view: when what has the focus in it goes away, the focus stays near, on what the selector
+ * finds there.
+ */
+export function useKeptFocus(selector) {
+  const box = useRef(null)
+  const had = box.current?.contains(document.activeElement)
+  useLayoutEffect(() => {
+    if (had && document.activeElement === document.body) box.current.querySelector(selector).focus()
+  })
+  return box
+}
+
+/**
+ * What is read when a view appears, and from time to time while somebody looks: its `value`, null before it is known,
+ * the `error` of the last attempt, and load(), which reads again. It is `known` once there is either: what belongs
+ * below is best shown then, and stays where it is.
+ */
+export function useRead(read, every = 15_000) {
+  const [value, setValue] = useState(null)
+  const [error, setError] = useState('')
+  const alive = useRef(true)
+  const last = useRef(0)
+
+  async function load() {
+    const asked = ++last.current
+    let result
+    let problem = ''
+    try {
+      result = await read()
+    } catch (e) {
+      problem = sentence(failed(e))
+    }
+    if (!alive.current || asked !== last.current) return
+    setError(problem)
+    if (!problem) setValue(result)
+  }
+
+  useEffect(() => {
+    load()
+    const again = () => visible() && load()
+    const timer = setInterval(again, every)
+    addEventListener('visibilitychange', again)
+    return () => {
+      alive.current = false
+      clearInterval(timer)
+      removeEventListener('visibilitychange', again)
+    }
+  }, [])
+  return { value, error, known: value !== null || error !== '', load }
+}
+
+const asTyped = ['password', 'current'] // fields that may begin or end with a space
+
+/**
  * A form's life: `busy`, the `error` of the last attempt, `wait` seconds until the next is allowed. `submit`
- * hands the trimmed fields to action; when that fails, what was typed stays. Afterwards the form is empty, unless
- * reset is false.
+ * hands the trimmed fields, and the whole data, to action; when that fails, what was typed stays. Afterwards the form
+ * is empty, unless reset is false.
  */
 export function useForm(action, { reset = true } = {}) {
   const [busy, setBusy] = useState(false)
@@ -53,18 +109,21 @@ export function useForm(action, { reset = true } = {}) {
     event.preventDefault()
     if (busy || wait) return
     const form = event.currentTarget
+    const data = new FormData(form)
     const fields = {}
-    for (const [name, value] of new FormData(form)) fields[name] = name === 'password' ? value : value.trim()
+    for (const [name, value] of data) fields[name] = asTyped.includes(name) ? value : value.trim()
     setBusy(true)
     setError(null)
     try {
-      await action(fields)
+      await action(fields, data)
       if (alive.current && reset) form.reset()
     } catch (e) {
+      if (e.status === 401 && state.view === 'app') failed(e)
       if (!alive.current) return
       setError(e)
       if (e.status === 429) setUntil(Date.now() + 1000 * Math.max(1, e.retryAfter))
-      if (e.field) form.elements.namedItem(e.field)?.focus?.()
+      const field = e.field && form.elements.namedItem(e.field)
+      if (field) (field instanceof RadioNodeList ? field[0] : field).focus()
     }
     if (alive.current) setBusy(false)
   }
@@ -90,9 +149,82 @@ export function Field({ id, name, label, hint, error, children, ...input }) {
 export function FormError({ error, fields = [], wait = 0 }) {
   const text = error && !fields.includes(error.field) ? sentence(error.message) : ''
   return html`
-    <div role="alert">
-      ${text && html`<p class="form-error">${text}${wait ? ` You can try again in ${wait} s.` : ''}</p>`}
+    <div class="form-errors">
+      <div role="alert">${text && html`<p class="form-error">${text}</p>`}</div>
+      <${Wait} seconds=${wait} />
     </div>`
+}
+
+/** How long it is until something may be tried again. It is not read out each second. */
+export const Wait = ({ seconds }) => seconds > 0 && html`
+  <p class="form-wait" role="timer">You can try again in
+    ${' '}<b>${seconds < 60 ? `${seconds} s` : minutes(seconds)}</b>.</p>`
+
+/** Something could not be read. */
+export const ReadError = ({ error, load }) => html`
+  <div role="alert">${error && html`<p class="form-error">${error}${' '}
+    <button type="button" class="link-button" onClick=${load}>Try again</button></p>`}</div>`
+
+/** A field to choose in: options are [value, label] pairs, the one that is chosen at first is `initial`. */
+export const Choice = ({ options, initial = options[0][0], ...field }) => html`
+  <${Field} ...${field}>
+    ${(props) => html`
+      <select ...${props}>
+        ${options.map(([value, label]) => html`
+          <option key=${value} value=${value} defaultSelected=${value === initial}>${label}</option>`)}
+      </select>`}
+  <//>`
+
+/** A password, which can be shown. */
+export function PasswordInput(props) {
+  const [shown, setShown] = useState(false)
+  return html`
+    <div class="with-button">
+      <input required ...${props} type=${shown ? 'text' : 'password'} spellcheck="false" autocapitalize="off" />
+      <button type="button" class="inline-button" aria-pressed=${shown} aria-label="Show the password"
+        onClick=${() => setShown(!shown)}>${shown ? 'Hide' : 'Show'}</button>
+    </div>`
+}
+
+/** The field of a password that one chooses. */
+export const NewPassword = ({ id, label = 'Password', error }) => html`
+  <${Field} id=${id} name="password" label=${label} error=${error} autocomplete="new-password"
+    hint="At least 8 characters. A few words in a row are easy to remember and hard to guess.">
+    ${(props) => html`<${PasswordInput} ...${props} />`}
+  <//>`
+
+/** Tells password managers whose password it is. */
+export const Username = ({ name }) => html`<input hidden type="text" autocomplete="username" value=${name} readonly />`
+
+/** What is shown once: a text to be copied, and a button that it was. */
+export function Once({ id, title, text, what, close, children }) {
+  const box = useRef(null)
+  useEffect(() => {
+    const before = document.activeElement
+    box.current.querySelector('.copy').focus()
+    return () => before.isConnected && before.focus()
+  }, [])
+  return html`
+    <div class="secret" id=${id} ref=${box} role="status">
+      <p><b>${title}</b></p>
+      <div class="copy-row"><code class="once-text">${text}</code><${CopyButton} text=${text} what=${what} /></div>
+      ${children}
+      <button type="button" class="button small once-kept" onClick=${close}>I have kept it</button>
+    </div>`
+}
+
+/** The head of a page in the middle, with the way back. */
+export function PageHead({ id, back, where, symbol, title, children }) {
+  const heading = useRef(null)
+  useEffect(() => heading.current.focus({ preventScroll: true }), []) // where a screen reader goes on
+  return html`
+    <header class="room-head">
+      <a class="icon-button page-back" href=${back} aria-label="Back to ${where}" title="Back to ${where}">
+        ${icon.back()}</a>
+      <h1 id=${id} ref=${heading} tabindex="-1"><span class="hash" aria-hidden="true">${symbol}</span>
+        <span class="page-title">${title}</span></h1>
+      ${children}
+    </header>`
 }
 
 /** A button that asks once before it acts: `name` begins the class of both, `what` follows for screen readers. */

@@ -7,7 +7,7 @@ import { presenceOf } from '../store/people.js'
 import { showPanel } from '../store/places.js'
 import { join } from '../store/rooms.js'
 import { send } from '../store/sending.js'
-import { isGuest, state } from '../store/state.js'
+import { draftOf, isGuest, keepDraft, state } from '../store/state.js'
 import { grow, Messages } from './messages.js'
 import { Dot, RoomIcon } from './parts.js'
 
@@ -60,7 +60,7 @@ const touch = matchMedia('(pointer: coarse)')
 
 function Composer({ room }) {
   const field = useRef(null)
-  const [empty, setEmpty] = useState(!room.draft)
+  const [empty, setEmpty] = useState(!draftOf(room))
 
   useEffect(() => {
     if (!touch.matches) field.current.focus({ preventScroll: true })
@@ -68,10 +68,11 @@ function Composer({ room }) {
   }, [])
 
   function onInput() {
-    room.draft = field.current.value
-    setEmpty(!room.draft.trim())
+    const text = field.current.value
+    keepDraft(room, text)
+    setEmpty(!text.trim())
     grow(field.current)
-    if (room.draft.trim()) writing(room)
+    if (text.trim()) writing(room)
   }
 
   function submit(event) {
@@ -99,7 +100,7 @@ function Composer({ room }) {
         <label class="sr-only" for="composer-text">Message to ${room.name}</label>
         <textarea id="composer-text" ref=${field} rows="1" placeholder="Message ${room.name}" autocomplete="off"
           enterkeyhint=${touch.matches ? 'enter' : 'send'} onInput=${onInput} onKeyDown=${onKeyDown}
-          aria-describedby="composer-hint">${room.draft}</textarea>
+          aria-describedby="composer-hint">${draftOf(room)}</textarea>
         <button class="send" id="composer-send" aria-label="Send" title="Send" disabled=${empty}>${icon.send()}</button>
       </div>
       <p class="composer-hint" id="composer-hint">

@@ -11,8 +11,8 @@ import { runTask } from '../store/tasks.js'
 import { duration, exactTime, fromNow, fullTime, plural, sentence } from '../format.js'
 import { icon } from '../icons.js'
 import { ended, useRun } from '../runs.js'
-import { AskButton, CopyButton, useNow } from './parts.js'
-import { PageHead, Progress, stateOf, triggerOf } from './task.js'
+import { AskButton, CopyButton, PageHead, useNow } from './parts.js'
+import { Progress, stateOf, triggerOf } from './task.js'
 
 export function RunPage({ id }) {
   const live = useRun(id)

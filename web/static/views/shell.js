@@ -4,9 +4,12 @@ import { html, useEffect, useRef } from '../vendor/htm-preact/standalone.module.
 import { icon } from '../icons.js'
 import { reconnectNow } from '../store/live.js'
 import { go, showPanel } from '../store/places.js'
-import { currentRoom, isGuest, state } from '../store/state.js'
+import { currentRoom, isGuest, may, state } from '../store/state.js'
+import { AccountPage } from './account.js'
+import { AuditPage } from './audit.js'
 import { Calls } from './calls.js'
 import { Members } from './members.js'
+import { PeoplePage } from './people.js'
 import { Room } from './room.js'
 import { RunPage } from './run.js'
 import { Sidebar } from './sidebar.js'
@@ -21,8 +24,9 @@ export function Shell() {
     addEventListener('keydown', onKey)
     return () => removeEventListener('keydown', onKey)
   }, [])
-  const { room: id, panel, task, run } = state.route
-  const place = room && panel ? 'panel' : id ? 'room' : task || run ? 'page' : 'rooms'
+  const { room: id, panel } = state.route
+  const page = pageOf(state.route)
+  const place = room && panel ? 'panel' : id ? 'room' : page ? 'page' : 'rooms'
   return html`
     <div class="shell" id="app" data-place=${place} data-connection=${state.connection}>
       ${room && html`<a class="skip" href="#composer-text" onClick=${skip}>Skip to the message field</a>`}
@@ -30,9 +34,8 @@ export function Shell() {
       <${Sidebar} showHelp=${() => help.current.showModal()} />
       <main class="main">
         ${room && html`<${Room} key=${room.id} room=${room} />`}
-        ${task && html`<${TaskPage} key=${`task ${task} ${state.route.edit}`} name=${task} />`}
-        ${run > 0 && html`<${RunPage} key=${`run ${run}`} id=${run} />`}
-        ${!room && !task && !run && (state.closed ? html`<${Closed} room=${state.closed} />` : html`<${NoRoom} />`)}
+        ${page}
+        ${!room && !page && (state.closed ? html`<${Closed} room=${state.closed} />` : html`<${NoRoom} />`)}
       </main>
       ${room && panel === 'tasks' && !isGuest() && html`<${Tasks} key=${room.id} room=${room} />`}
       ${room && panel === 'members' && html`<${Members} key=${room.id} room=${room} />`}
@@ -42,6 +45,33 @@ export function Shell() {
       <p class="sr-only" aria-live="polite">${state.announcement}</p>
     </div>`
 }
+
+// A page in the middle, for who may see it.
+function pageOf({ task, edit, run, page }) {
+  if (task || run) {
+    if (isGuest()) return html`<${NotForYou}>Guests see no tasks and no runs of them.<//>`
+    return task ? html`<${TaskPage} key=${`task ${task} ${edit}`} name=${task} />`
+      : html`<${RunPage} key=${`run ${run}`} id=${run} />`
+  }
+  if (!page) return null
+  const [right, Page] = pages[page]
+  return may(right) ? html`<${Page} key=${page} />`
+    : html`<${NotForYou}>Only administrators may look at it.<//>`
+}
+
+const pages = {
+  account: ['own_account', AccountPage], people: ['manage_people', PeoplePage], audit: ['read_audit', AuditPage],
+}
+
+const NotForYou = ({ children }) => html`
+  <div class="blank">
+    <div class="blank-card" id="not-for-you">
+      <span class="blank-icon">${icon.lock()}</span>
+      <h1>This page is not for you</h1>
+      <p>${children}</p>
+      <a class="button" href="#/">To the rooms</a>
+    </div>
+  </div>`
 
 function skip(event) {
   event.preventDefault()
@@ -62,6 +92,9 @@ function shortcut(event, help) {
   } else if (event.altKey && event.code === 'KeyM' && currentRoom()) {
     event.preventDefault()
     showPanel(state.route.panel === 'members' ? '' : 'members')
+  } else if (event.altKey && event.code === 'KeyA') {
+    event.preventDefault()
+    location.hash = '#/account'
   } else if (event.ctrlKey || event.metaKey || event.altKey || typing) {
     return
   } else if (key === '?') {
@@ -120,6 +153,7 @@ const keys = [
   [['Alt', '↓'], 'Next room'],
   [['Alt', 'T'], 'Show or hide the tasks'],
   [['Alt', 'M'], 'Show or hide the members'],
+  [['Alt', 'A'], 'Your account'],
   [['Esc'], 'Close the tasks or members'],
   [['↑'], 'Edit your last message, if nothing is written'],
   [['?'], 'Show this list'],

@@ -7,7 +7,7 @@ import { isAway, presenceOf } from '../store/people.js'
 import { roomHref } from '../store/places.js'
 import { createRoom, writeTo } from '../store/rooms.js'
 import { signOut } from '../store/session.js'
-import { currentRoom, isGuest, state, taskOf } from '../store/state.js'
+import { currentRoom, isGuest, may, state, taskOf } from '../store/state.js'
 import { Dot, FormError, RoomIcon, useForm } from './parts.js'
 import { PickPerson } from './pick-person.js'
 
@@ -24,8 +24,24 @@ export function Sidebar({ showHelp }) {
         ${sections.map(([kind, title]) => html`<${Section} key=${kind} kind=${kind} title=${title} />`)}
         ${!isGuest() && html`<${NewDirect} />`}
       </nav>
+      <${Administration} />
       <${Account} showHelp=${showHelp} />
     </aside>`
+}
+
+const administration = [
+  ['people', 'manage_people', icon.people, 'People'], ['audit', 'read_audit', icon.list, 'Audit log'],
+]
+
+function Administration() {
+  const links = administration.filter(([, right]) => may(right))
+  return links.length > 0 && html`
+    <nav class="side-links" aria-label="Administration">
+      ${links.map(([page, , symbol, label]) => html`
+        <a class="room-link" id="${page}-open" key=${page} href="#/${page}" data-member
+          aria-current=${state.route.page === page ? 'page' : undefined}>${symbol()}
+          <span class="room-link-name">${label}</span></a>`)}
+    </nav>`
 }
 
 function Section({ kind, title }) {
@@ -105,13 +121,16 @@ function Account({ showHelp }) {
   const mine = !connected ? 'offline' : isAway() && seen !== 'online' ? 'away' : 'online'
   return html`
     <footer class="account">
-      <span class="avatar" data-hue=${hue(state.me.name)} aria-hidden="true">${initials(state.me.name)}
-        <i class="presence dot" data-state=${mine}></i></span>
-      <div class="account-text">
-        <strong>${state.me.name}</strong>
-        <span title="The replica ${state.node} with the ${state.driver} driver">
-          ${[state.driver, state.node].filter(Boolean).join(' · ')}</span>
-      </div>
+      <a class="account-link" id="account-open" href="#/account" title="Your account"
+        aria-current=${state.route.page === 'account' ? 'page' : undefined}>
+        <span class="avatar" data-hue=${hue(state.me.name)} aria-hidden="true">${initials(state.me.name)}
+          <i class="presence dot" data-state=${mine}></i></span>
+        <span class="account-text">
+          <strong>${state.me.name}</strong><span class="sr-only">, your account</span>
+          <span title="The replica ${state.node} with the ${state.driver} driver">
+            ${[state.driver, state.node].filter(Boolean).join(' · ')}</span>
+        </span>
+      </a>
       <button class="icon-button keyboard-only" onClick=${showHelp} aria-label="Keyboard shortcuts"
         title="Keyboard shortcuts (?)">${icon.keyboard()}</button>
       <button class="icon-button" id="signout" onClick=${signOut} aria-label="Sign out" title="Sign out">

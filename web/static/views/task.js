@@ -1,6 +1,6 @@
 // A task on a page of its own: what it does, its webhook, its runs.
 
-import { html, useEffect, useRef, useState } from '../vendor/htm-preact/standalone.module.js'
+import { html, useState } from '../vendor/htm-preact/standalone.module.js'
 import { api } from '../api.js'
 import { roomHref, runHref, taskHref } from '../store/places.js'
 import { isAdmin, state, taskOf, toast } from '../store/state.js'
@@ -8,7 +8,7 @@ import { loadTasks, runTask, withTask } from '../store/tasks.js'
 import { duration, exactTime, fromNow, fullTime, plural, sentence, zonedTime } from '../format.js'
 import { icon } from '../icons.js'
 import { ended, useRuns } from '../runs.js'
-import { AskButton, CopyButton, useNow } from './parts.js'
+import { AskButton, CopyButton, PageHead, useNow } from './parts.js'
 import { DeleteButton, PauseButton, What } from './tasks.js'
 import { misfires, overlaps, priorities, reports, TaskForm } from './task-form.js'
 
@@ -32,20 +32,6 @@ export function TaskPage({ name }) {
 
 // Only administrators may say which addresses are called.
 const mayEdit = (task) => isAdmin() || task.kind !== 'http'
-
-/** The head of a page in the middle, with the way back. */
-export function PageHead({ id, back, where, symbol, title, children }) {
-  const heading = useRef(null)
-  useEffect(() => heading.current.focus({ preventScroll: true }), []) // where a screen reader goes on
-  return html`
-    <header class="room-head">
-      <a class="icon-button page-back" href=${back} aria-label="Back to ${where}" title="Back to ${where}">
-        ${icon.back()}</a>
-      <h1 id=${id} ref=${heading} tabindex="-1"><span class="hash" aria-hidden="true">${symbol}</span>
-        <span class="page-title">${title}</span></h1>
-      ${children}
-    </header>`
-}
 
 function NoTask({ name }) {
   if (!state.tasksLoaded && !state.tasksError) return html`<div class="blank" aria-busy="true"></div>`
