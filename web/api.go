@@ -1,8 +1,10 @@
 package web
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"io"
 	"net/http"
 	"strconv"
 	"strings"
@@ -82,7 +84,34 @@ func (h *handler) allowed(right auth.Right, next http.Handler) http.Handler {
 			h.fail(w, r, err)
 			return
 		}
-		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), sessionKey{}, s)))
+		next.ServeHTTP(w, r.WithContext(auth.WithSession(context.WithValue(r.Context(), sessionKey{}, s), s)))
+	})
+}
+
+// promptly is how long a body may take to come in before who sends it is asked again.
+const promptly = time.Millisecond
+
+// whole reads the body, behind allowed. A request takes as long to come in as its client
+// likes; what is done by then is done only for who still has the right.
+func (h *handler) whole(right auth.Right, next http.Handler) http.Handler {
+	again := h.allowed(right, next)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		began := time.Now()
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			p, ok := tooLarge(err)
+			if !ok {
+				p = problem{Status: http.StatusBadRequest, Detail: "the body broke off"}
+			}
+			h.fail(w, r, p)
+			return
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		if time.Since(began) > promptly {
+			again.ServeHTTP(w, r)
+			return
+		}
+		next.ServeHTTP(w, r)
 	})
 }
 

@@ -186,7 +186,7 @@ func (h *handler) handler(rt route) http.Handler {
 	if rt.right != "" {
 		handler = h.once(rt, handler)
 		if rt.method != "GET" {
-			handler = h.writes(handler)
+			handler = h.writes(h.whole(rt.right, handler))
 		}
 		handler = h.allowed(rt.right, handler)
 	}

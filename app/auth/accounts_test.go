@@ -507,9 +507,10 @@ func TestEndsAreTold(t *testing.T) { onEach(t, testEndsAreTold) }
 func testEndsAreTold(t *testing.T, r rig) {
 	ada, bob := r.user(t, "Ada", store.Admin), r.user(t, "Bob", store.Member)
 	var ids []string
+	var in auth.SignedIn
 	for range 2 {
-		in, err := r.SignIn(t.Context(), "Bob", password)
-		if err != nil {
+		var err error
+		if in, err = r.SignIn(t.Context(), "Bob", password); err != nil {
 			t.Fatal(err)
 		}
 		ids = append(ids, fmt.Sprintf(`{"session":%d}`, in.ID))
@@ -519,6 +520,9 @@ func testEndsAreTold(t *testing.T, r rig) {
 		t.Fatal(err)
 	}
 	ids = append(ids, fmt.Sprintf(`{"session":%d}`, token.ID))
+	if err := r.ChangePassword(t.Context(), in.Session, "a guess", password+"!"); !errors.Is(err, coord.ErrInvalid) {
+		t.Errorf("a wrong password: got %v", err)
+	}
 	if err := r.SetRole(t.Context(), ada, bob.ID, store.Guest); err != nil {
 		t.Fatal(err)
 	}
@@ -550,7 +554,7 @@ func testEndsAreTold(t *testing.T, r rig) {
 		`(command line) account.created Ada {"role":"admin"}`, `(command line) account.created Bob {"role":"member"}`,
 		`Bob session.signed_in Bob {}`, `Bob session.signed_in Bob {}`,
 		fmt.Sprintf(`Bob token.created Bob {"id":%d,"name":"t","scopes":"read"}`, token.ID),
-		`Ada account.role Bob {"from":"member","to":"guest"}`, `Ada session.revoked Bob {"count":3}`,
+		`Bob session.failed Bob {}`, `Ada account.role Bob {"from":"member","to":"guest"}`, `Ada session.revoked Bob {"count":3}`,
 	}
 	if lines := r.lines(t); !slices.Equal(lines, want) {
 		t.Errorf("the log has\n%s\nwant\n%s", strings.Join(lines, "\n"), strings.Join(want, "\n"))

@@ -404,7 +404,12 @@ func (s *Service) ChangePassword(ctx context.Context, by store.Session, present,
 		match, err = s.hasher.compare(ctx, present, known.PasswordHash)
 	}
 	if err == nil && !match {
-		err = &coord.InvalidError{Field: "current", Reason: "is not the present password"}
+		err = s.store.InTx(ctx, func(ctx context.Context, u store.Unit) error {
+			return audit.Write(ctx, u, audit.Entry{By: by.User, Action: audit.SignInFailed, Target: by.User.Name})
+		})
+		if err == nil {
+			err = &coord.InvalidError{Field: "current", Reason: "is not the present password"}
+		}
 	}
 	if err != nil {
 		return err

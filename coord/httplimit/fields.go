@@ -13,8 +13,9 @@ import (
 const (
 	policyField = "RateLimit-Policy"
 	limitField  = "RateLimit"
-	largest     = 999_999_999_999_999    // integer of a structured field, RFC 9651
-	forever     = time.Duration(1 << 62) // can be added to
+	largest     = 999_999_999_999_999       // integer of a structured field, RFC 9651
+	forever     = time.Duration(1 << 62)    // can be added to
+	longest     = 10 * 365 * 24 * time.Hour // that a coord.Limit may take
 )
 
 func newPolicy(p Policy) policy {

@@ -19,6 +19,7 @@
 package httplimit
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/base64"
 	"errors"
@@ -99,6 +100,8 @@ func (p Policy) check() error {
 		return errors.New("its limit must have no key")
 	case p.Limit.Rate < 1 || p.Limit.Per.Microseconds() < int64(p.Limit.Rate) || p.Limit.Burst < 0 || p.Limit.Cost < 0:
 		return errors.New("its limit must have a rate of at most one per microsecond, and nothing below 0")
+	case p.Limit.Per > longest || micros(p.Limit.GCRA().Interval, cmp.Or(p.Limit.Burst, p.Limit.Rate)) > longest:
+		return fmt.Errorf("its limit must count, and its burst must come again, within %v", longest)
 	case !slices.Contains([]coord.Outage{"", coord.OutageDegrade, coord.OutageDeny, coord.OutageAllow}, p.Limit.Outage):
 		return errors.New("its limit must say degrade, deny or allow for an outage")
 	}

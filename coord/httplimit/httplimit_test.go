@@ -3,6 +3,7 @@ package httplimit_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -285,5 +286,33 @@ func TestNewTellsWhichPolicyIsWrong(t *testing.T) {
 		if _, err := httplimit.New(nil, httplimit.Options{}, good, p); err == nil || !strings.HasPrefix(err.Error(), reason) {
 			t.Errorf("got %v, want %q", err, reason)
 		}
+	}
+}
+
+// What New takes the limiter takes too, and the other way round.
+func TestNewKnowsWhichLimitsThereAre(t *testing.T) {
+	limiter := memory.Open(memory.Options{}).Limiter()
+	const longest = 10 * 365 * 24 * time.Hour
+	good, bad := 0, 0
+	for _, rate := range []int{-1, 0, 1, 7, 1_000_000, 1_000_001} {
+		for _, per := range []time.Duration{0, time.Microsecond, time.Second, time.Hour, longest, longest + time.Microsecond, 1<<63 - 1} {
+			for _, burst := range []int{-1, 0, 1, 2, 7, 1_000_000, 1 << 50, 1<<63 - 1} {
+				limit := coord.Limit{Rate: rate, Per: per, Burst: burst}
+				p := httplimit.Policy{Name: "p", Limit: limit, Key: header("K")}
+				_, err := httplimit.New(limiter, httplimit.Options{}, p)
+				limit.Key = fmt.Sprint(limit)
+				if _, refused := limiter.Allow(t.Context(), limit); (refused != nil) != (err != nil) {
+					t.Errorf("%s: the limiter says %v, New says %v", limit.Key, refused, err)
+				}
+				if err == nil {
+					good++
+				} else {
+					bad++
+				}
+			}
+		}
+	}
+	if good < 20 || bad < 20 {
+		t.Errorf("%d limits are good and %d are not", good, bad)
 	}
 }

@@ -6,20 +6,32 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 
 	"github.com/tandemhq/tandem/coord"
 )
 
-var errTooLarge = errors.New("the answer is larger than what is kept of one")
+var (
+	errTooLarge = errors.New("the answer is larger than what is kept of one")
+	errNoAnswer = errors.New("read a stored answer: it is none")
+)
 
-// recorder holds an answer back until it is complete. Its header is the client's.
+// recorder holds an answer back until it is complete. Its header becomes the client's only when it is
+// sent: what a handler has set is no part of a refusal, or of another answer.
 type recorder struct {
-	http.ResponseWriter
+	client   http.ResponseWriter
+	header   http.Header
 	status   int
 	body     bytes.Buffer
 	tooLarge bool
 }
+
+func newRecorder(client http.ResponseWriter) *recorder {
+	return &recorder{client: client, header: client.Header().Clone()}
+}
+
+func (a *recorder) Header() http.Header { return a.header }
 
 func (a *recorder) WriteHeader(status int) {
 	if a.status == 0 && status >= 200 { // what comes before an answer is not of it
@@ -44,9 +56,12 @@ func (a *recorder) code() int {
 }
 
 func (a *recorder) send() {
-	a.ResponseWriter.WriteHeader(a.code())
+	header := a.client.Header()
+	clear(header)
+	maps.Copy(header, a.header)
+	a.client.WriteHeader(a.code())
 	if a.body.Len() > 0 {
-		_, _ = a.ResponseWriter.Write(a.body.Bytes()) // fails when the client is gone
+		_, _ = a.client.Write(a.body.Bytes()) // fails when the client is gone
 	}
 }
 
@@ -69,7 +84,11 @@ func encode(status int, header http.Header, body []byte) []byte {
 
 func decode(stored []byte) (status int, header http.Header, body []byte, err error) {
 	const end = "\r\n\r\n"
-	head := stored[:bytes.Index(stored, []byte(end))+len(end)]
+	i := bytes.Index(stored, []byte(end))
+	if i < 0 { // not made by Outcome
+		return 0, nil, nil, errNoAnswer
+	}
+	head := stored[:i+len(end)]
 	answer, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(head)), nil)
 	if err != nil {
 		return 0, nil, nil, fmt.Errorf("read a stored answer: %w", err)

@@ -194,7 +194,7 @@ func (m *middleware) once(w http.ResponseWriter, r *http.Request, next http.Hand
 		ctx = context.WithValue(ctx, heldKey{}, held)
 		again := r.WithContext(ctx)
 		again.Body = io.NopCloser(bytes.NewReader(body))
-		answer := &recorder{ResponseWriter: w}
+		answer := newRecorder(w)
 		next.ServeHTTP(answer, again)
 		given = answer
 		return m.outcome(ctx, answer)

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -238,6 +239,44 @@ func TestSizes(t *testing.T) {
 	h.ServeHTTP(w, broken)
 	if w.Code != http.StatusBadRequest {
 		t.Errorf("a body that breaks off: got %d", w.Code)
+	}
+}
+
+// A handler's header is that of its answer alone.
+func TestRefusalsHaveNoHeaderOfTheHandler(t *testing.T) {
+	h := once(t, open(t).Receipts(), httpreceipt.Options{}, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "2000000")
+		w.Header().Set("Content-Encoding", "gzip")
+		w.Header().Set("Set-Cookie", "session=secret")
+		_, _ = w.Write(make([]byte, 2_000_000))
+	})
+	for range 2 {
+		got := post(t.Context(), h, "k", "")
+		if got.Code != http.StatusInternalServerError {
+			t.Errorf("got %d", got.Code)
+		}
+		for _, name := range []string{"Content-Length", "Content-Encoding", "Set-Cookie"} {
+			if value := got.Header().Get(name); value != "" {
+				t.Errorf("the refusal has the handler's %s: %s", name, value)
+			}
+		}
+	}
+}
+
+// A handler may complete its receipt with what is no answer.
+func TestStoredAnswersThatAreNone(t *testing.T) {
+	receipts := open(t).Receipts()
+	for _, stored := range []string{"", "HTTP/1.1 200 OK", "\r\n\r\n", "nonsense\r\n\r\n"} {
+		h := once(t, receipts, httpreceipt.Options{}, func(_ http.ResponseWriter, r *http.Request) {
+			held, _ := httpreceipt.Held(r.Context())
+			if err := receipts.Complete(r.Context(), held, coord.ReceiptOutcome{Body: []byte(stored)}); err != nil {
+				t.Error(err)
+			}
+		})
+		post(t.Context(), h, "key"+strconv.Itoa(len(stored)), "")
+		if got := post(t.Context(), h, "key"+strconv.Itoa(len(stored)), ""); got.Code != http.StatusInternalServerError {
+			t.Errorf("%q: got %d", stored, got.Code)
+		}
 	}
 }
 
