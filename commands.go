@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -315,6 +316,10 @@ type version struct {
 	Go      string `json:"go"`
 }
 
+// release and revision are set by the linker in the build of the image, which has no repository to read
+// them from.
+var release, revision string
+
 // readVersion reads what the Go tool has put into the program.
 func readVersion() version {
 	v := version{Version: "devel", Driver: driverName, Commit: "unknown", Go: runtime.Version()}
@@ -335,6 +340,7 @@ func readVersion() version {
 		}
 	}
 	v.Commit += dirty
+	v.Version, v.Commit = cmp.Or(release, v.Version), cmp.Or(revision, v.Commit)
 	return v
 }
 

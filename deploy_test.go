@@ -13,7 +13,7 @@ import (
 
 // TestImageBuild runs the build command of the Dockerfile for each driver, as it
 // stands there, and looks whether the program can run on nothing: static, with the
-// driver that was asked for, time zones included.
+// driver that was asked for, time zones included. It knows its version.
 func TestImageBuild(t *testing.T) {
 	t.Parallel()
 	dockerfile, err := os.ReadFile("deploy/docker/Dockerfile")
@@ -27,14 +27,14 @@ func TestImageBuild(t *testing.T) {
 	// One driver per build of the tests, so that all are covered once.
 	program := filepath.Join(t.TempDir(), "tandem")
 	build := exec.CommandContext(t.Context(), "sh", "-c", string(command[1])+` -o "$OUT" .`)
-	build.Env = append(os.Environ(), "DRIVER="+driverName, "OUT="+program)
+	build.Env = append(os.Environ(), "DRIVER="+driverName, "VERSION=1.2.3", "REVISION=abc", "OUT="+program)
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v\n%s", command[1], err, out)
 	}
 	run := exec.CommandContext(t.Context(), program, "version")
 	run.Env = []string{"PATH=/nonexistent"}
 	out, err := run.Output()
-	if err != nil || !strings.Contains(string(out), "driver  "+driverName+"\n") {
+	if err != nil || !strings.HasPrefix(string(out), "tandem 1.2.3\ndriver  "+driverName+"\ncommit  abc\n") {
 		t.Errorf("version: %v\n%s", err, out)
 	}
 	if runtime.GOOS != "linux" {

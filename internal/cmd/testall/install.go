@@ -45,6 +45,10 @@ func programs() []program {
 			need: redis, name: "Redis", debian: []string{"redis-server"},
 			find: func() error { _, err := testenv.FindRedis(); return err },
 		},
+		{
+			need: haproxy, name: "HAProxy", debian: []string{"haproxy"},
+			find: func() error { _, err := testenv.FindHAProxy(); return err },
+		},
 		{need: compiler, name: "a C compiler", debian: []string{"gcc", "libc6-dev"}, find: findCompiler},
 	}
 }

@@ -1,8 +1,8 @@
 // Command testall is make test: it sets the test environment up, runs every check of the
 // repository in order, and ends with a table of what passed and how long it took.
 //
-// It finds PostgreSQL, PgBouncer, Redis, Chromium and a C compiler, and as root on Debian and its like
-// installs what is missing. It starts one throw-away PostgreSQL for all tests. It stops for no failed
+// It finds PostgreSQL, PgBouncer, Redis, HAProxy, Chromium and a C compiler, and as root on Debian and its
+// like installs what is missing. It starts one throw-away PostgreSQL for all tests. It stops for no failed
 // step, and fails at the end if there was one.
 //
 // Usage, from the root of the repository:

@@ -18,7 +18,8 @@ type needs uint
 const (
 	postgres needs = 1 << iota
 	pooler
-	redis // what benchmarks set beside ours
+	redis   // what benchmarks set beside ours
+	haproxy // in front of replicas, as deploy/compose has it
 	chromium
 	compiler // of C: the race detector is linked with it
 )
@@ -61,7 +62,7 @@ func allSteps() []step {
 		})
 	}
 	steps = append(steps, step{"fuzz", "every fuzz target for a short while", 0, fuzz})
-	return append(steps, step{"modules", "the other modules of the repository", postgres | redis | chromium, checkModules})
+	return append(steps, step{"modules", "the other modules of the repository", postgres | redis | haproxy | chromium, checkModules})
 }
 
 func tagged(name, tag string) string {
