@@ -105,6 +105,10 @@ func TestPackagesKeepToTheirNeighbours(t *testing.T) {
 			pkg:  "./coord/httpreceipt", // other programs link it
 			only: []string{coord}, without: append(drivers, coord+"/coordtest", "testing", "database/sql"),
 		},
+		{
+			pkg:  "./coord/leader", // other programs link it
+			only: []string{coord}, without: append(drivers, coord+"/coordtest", "testing", "database/sql"),
+		},
 		{pkg: "./coord/pg", without: []string{
 			drivers[1], drivers[2], coord + "/coordtest", "modernc.org/sqlite", "github.com/uptrace/bun/dialect/sqlitedialect",
 		}},

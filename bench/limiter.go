@@ -110,20 +110,20 @@ func eachKey(ctx context.Context, keys []string, ask func(ctx context.Context, k
 	return failed
 }
 
-// limiterPGRows are those of the pg driver: with remembered denials and, "asked",
-// without, beside what writes each time and beside redis_rate on a Redis server.
+// limiterPGRows are those of the pg driver: with remembered denials, "denied", and without,
+// beside what writes each time and beside redis_rate on a Redis server.
 func limiterPGRows() (rows []measurement) {
 	for _, callers := range []int{1, 8, 32, 128} {
 		for _, r := range []struct {
 			name, kind  string
 			ours, other func(context.Context, store) (decider, error)
 		}{
-			{"limit-denied-upsert", "denied", openOurs, openUpsert},
-			{"limit-asked-upsert", "denied", openAsked, openUpsert},
+			{"limit-denied-upsert", "denied", openRemembering, openUpsert},
+			{"limit-asked-upsert", "denied", openOurs, openUpsert},
 			{"limit-uniform-redis", "uniform", openOurs, openRedisRate},
 			{"limit-hot-redis", "hot", openOurs, openRedisRate},
-			{"limit-denied-redis", "denied", openOurs, openRedisRate},
-			{"limit-asked-redis", "denied", openAsked, openRedisRate},
+			{"limit-denied-redis", "denied", openRemembering, openRedisRate},
+			{"limit-asked-redis", "denied", openOurs, openRedisRate},
 		} {
 			rows = append(rows, measurement{fmt.Sprintf("%s/%d", r.name, callers), limiterRow(r.kind, callers, r.ours, r.other)})
 		}
@@ -149,11 +149,11 @@ func openOurs(_ context.Context, st store) (decider, error) {
 	return oursOn(st.backend(), func() {}), nil
 }
 
-// openAsked is ours when each denial asks the store.
-func openAsked(ctx context.Context, st store) (decider, error) {
-	asking := patient
-	asking.DenyFor = -1
-	b, err := pg.Open(ctx, pg.Options{URL: st.(*pgStore).url, Options: coord.Options{Limiter: asking}})
+// openRemembering is ours as it is by default: a denial is repeated without asking the store.
+func openRemembering(ctx context.Context, st store) (decider, error) {
+	remembering := patient
+	remembering.DenyFor = 0
+	b, err := pg.Open(ctx, pg.Options{URL: st.(*pgStore).url, Options: coord.Options{Limiter: remembering}})
 	if err != nil {
 		return decider{}, err
 	}
@@ -180,9 +180,10 @@ func oursOn(b coord.Backend, end func()) decider {
 	}
 }
 
-// openUpsert counts by a statement that writes each time, whatever it decides.
+// openUpsert counts by a statement that writes each time, whatever it decides, and waits for
+// the disk as little as ours.
 func openUpsert(ctx context.Context, st store) (decider, error) {
-	s, err := st.(*pgStore).db.PrepareContext(ctx, `INSERT INTO floor_limits AS l (key, tat) VALUES ($1, `+pgNow+` + $2)
+	s, err := st.(*pgStore).soon.PrepareContext(ctx, `INSERT INTO floor_limits AS l (key, tat) VALUES ($1, `+pgNow+` + $2)
 		ON CONFLICT (key) DO UPDATE SET tat = CASE WHEN greatest(l.tat, `+pgNow+`) + $2 <= `+pgNow+` + $3
 			THEN greatest(l.tat, `+pgNow+`) + $2 ELSE l.tat END
 		RETURNING tat + $2 <= `+pgNow+` + $3`)

@@ -87,11 +87,13 @@ func (s *pgSubject) store(ctx context.Context) (_ store, err error) {
 			st.close()
 		}
 	}()
-	if st.db, err = sql.Open("postgres", st.url); err != nil {
-		return nil, err
+	for db, url := range map[**sql.DB]string{&st.db: st.url, &st.soon: st.url + "&synchronous_commit=off"} {
+		if *db, err = sql.Open("postgres", url); err != nil {
+			return nil, err
+		}
+		(*db).SetMaxOpenConns(floorConns)
+		(*db).SetMaxIdleConns(floorConns)
 	}
-	st.db.SetMaxOpenConns(floorConns)
-	st.db.SetMaxIdleConns(floorConns)
 	st.b, err = st.connect(ctx, true)
 	return st, err
 }
@@ -106,12 +108,14 @@ type pgStore struct {
 	name, url string
 	b         coord.Backend
 	db        *sql.DB // of the floors
+	soon      *sql.DB // of those that don't wait for the disk
 }
 
 func (s *pgStore) backend() coord.Backend { return s.b }
 
 func (s *pgStore) floor(ctx context.Context, w coordtest.Workload) (floor, error) {
-	floors := sqlFloors{write: s.db, read: s.db, statements: pgStatements, args: func(args ...any) []any { return args }}
+	args := func(args ...any) []any { return args }
+	floors := sqlFloors{write: s.db, read: s.db, soon: s.soon, statements: pgStatements, args: args}
 	return floors.floor(ctx, w)
 }
 
@@ -120,15 +124,17 @@ func (s *pgStore) close() {
 	if s.b != nil {
 		_ = s.b.Close(ctx)
 	}
-	if s.db != nil {
-		_ = s.db.Close()
+	for _, db := range []*sql.DB{s.db, s.soon} {
+		if db != nil {
+			_ = db.Close()
+		}
 	}
 	// Else the server would go on to clean up in it.
 	_, _ = s.subject.admin.ExecContext(ctx, `DROP DATABASE `+s.name+` WITH (FORCE)`)
 }
 
-// patient has a limiter wait for its store, so that what is measured is that.
-var patient = coord.LimiterOptions{Deadline: time.Minute}
+// patient has a limiter ask its store and wait for it, so that what is measured is that.
+var patient = coord.LimiterOptions{Deadline: time.Minute, DenyFor: -1}
 
 func (s *pgStore) connect(ctx context.Context, hints bool) (coord.Backend, error) {
 	o := pg.Options{URL: s.url, Options: coord.Options{Limiter: patient}}
@@ -229,7 +235,7 @@ func (s *pgStore) river(ctx context.Context) (peer, error) {
 	})
 }
 
-const pgNow = `(extract(epoch FROM clock_timestamp()) * 1000000)::bigint`
+const pgNow = `(date_part('epoch', clock_timestamp()) * 1000000)::bigint`
 
 var pgStatements = statements{
 	clear: `DELETE FROM floor_runs`,

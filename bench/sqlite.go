@@ -62,7 +62,8 @@ type sqliteStore struct {
 func (s *sqliteStore) backend() coord.Backend { return s.b }
 
 func (s *sqliteStore) floor(ctx context.Context, w coordtest.Workload) (floor, error) {
-	floors := sqlFloors{write: s.raw.Write.DB, read: s.raw.Read.DB, statements: sqliteStatements(), args: withNow}
+	write := s.raw.Write.DB
+	floors := sqlFloors{write: write, read: s.raw.Read.DB, soon: write, statements: sqliteStatements(), args: withNow}
 	return floors.floor(ctx, w)
 }
 
@@ -81,7 +82,7 @@ func (s *sqliteStore) close() {
 }
 
 func (s *sqliteStore) connect(ctx context.Context, hints bool) (coord.Backend, error) {
-	o := sqlite.Options{Path: filepath.Join(s.dir, "ours.db")}
+	o := sqlite.Options{Path: filepath.Join(s.dir, "ours.db"), Options: coord.Options{Limiter: patient}}
 	if !hints {
 		o.Poll = time.Hour // of the file, for what others have written
 	}

@@ -15,6 +15,7 @@ type Backend interface {
 	Directory() Directory
 	Calls() Calls
 	Receipts() Receipts
+	Elector() Elector
 
 	// InTx runs fn in one transaction of the store and commits when fn returns
 	// nil. What fn does through tx, and on a SQL driver the caller's own rows
@@ -70,6 +71,10 @@ type Tx interface {
 	// outcome become one. When it returns ErrFenced, return that error: the effect is
 	// rolled back.
 	CompleteReceipt(ctx context.Context, held Receipt, o ReceiptOutcome) error
+	// Fence lets the transaction commit only what a leader may do: it returns ErrFenced when
+	// the term is over, by the store's clock too. Return that error. Otherwise no new term
+	// begins before the transaction has ended.
+	Fence(ctx context.Context, t Term) error
 	// Unwrap returns the driver's transaction: a bun.Tx (which embeds *sql.Tx) on
 	// the PostgreSQL and SQLite drivers, nil on memory.
 	Unwrap() any

@@ -12,10 +12,15 @@ const (
 	// receiptPoll is how often a key that another one holds is looked at when nothing is
 	// heard of it, jittered by half.
 	receiptPoll = 500 * time.Millisecond
-	// receiptGap is the least time between two looks: what is heard may be of other keys.
-	receiptGap = 5 * time.Millisecond
+	// receiptGap is the least time between two looks: what is heard may be of other keys. It
+	// grows to that part of the time that was waited, so that many who wait for long do not
+	// keep those from the store who are at work.
+	receiptGap  = 5 * time.Millisecond
+	receiptPart = 16
 	// receiptRetry is when to ask again after an answer was lost, jittered by half.
 	receiptRetry = 20 * time.Millisecond
+	// receiptLeave is how long who leaves tries to leave no hold behind.
+	receiptLeave = time.Second
 )
 
 // Do lets fn be called once under a key, on whichever replica is asked first, and
@@ -36,7 +41,7 @@ const (
 // [Tx.CompleteReceipt] of held in one transaction, and returns. That outcome counts then.
 //
 // When fn has returned, storing its outcome is tried for one more lease, even if ctx has
-// ended.
+// ended. When ctx ends while the key is asked for, giving it up is tried for one second.
 func Do(
 	ctx context.Context, receipts Receipts, r ReceiptFor, fn func(ctx context.Context, held Receipt) ([]byte, error),
 ) (o ReceiptOutcome, replayed bool, err error) {
@@ -47,24 +52,35 @@ func Do(
 	for first := time.Now(); ; {
 		began, pause := time.Now(), receiptPoll
 		got, err := receipts.Begin(ctx, r)
+		unsure := errors.Is(err, ErrUnknownOutcome) // the key may be this holder's
 		switch {
-		case errors.Is(err, ErrUnknownOutcome) && time.Since(first) < r.Lease:
-			pause = receiptRetry // the key may be this holder's
+		case unsure && ctx.Err() == nil && time.Since(first) < r.Lease:
+			pause = receiptRetry
 		case err != nil:
+			if ctx.Err() != nil {
+				d.leave(ctx)
+			}
 			return ReceiptOutcome{}, false, err
 		case got.State == ReceiptDone:
 			return got.Outcome, true, nil
 		case got.State == ReceiptMine:
 			return d.do(ctx, got, began, fn)
 		}
-		if err := again(ctx, changes, began, pause); err != nil {
+		gap := min(max(receiptGap, time.Since(first)/receiptPart), receiptPoll)
+		if err := again(ctx, changes, pause, time.Until(began.Add(gap))); err != nil {
+			if unsure {
+				d.leave(ctx)
+			}
 			return ReceiptOutcome{}, false, &Error{Op: "receipts.do", Key: r.Key, Err: err}
 		}
 	}
 }
 
-// again returns when it is time for another look at a key.
-func again(ctx context.Context, changes <-chan struct{}, looked time.Time, pause time.Duration) error {
+// again returns when it is time for another look at a key: after a pause or a change, but
+// not before least has passed.
+func again(ctx context.Context, changes <-chan struct{}, pause, least time.Duration) error {
+	gap := time.NewTimer(least)
+	defer gap.Stop()
 	poll := time.NewTimer(pause/2 + rand.N(pause/2))
 	defer poll.Stop()
 	select {
@@ -73,8 +89,6 @@ func again(ctx context.Context, changes <-chan struct{}, looked time.Time, pause
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	gap := time.NewTimer(time.Until(looked.Add(receiptGap)))
-	defer gap.Stop()
 	select {
 	case <-gap.C:
 		return nil
@@ -87,6 +101,16 @@ func again(ctx context.Context, changes <-chan struct{}, looked time.Time, pause
 type doing struct {
 	ReceiptFor
 	receipts Receipts
+}
+
+// leave gives the key up, of which it is not known whether this holder has it: others would
+// wait for the end of a lease under which nothing is done.
+func (d doing) leave(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), receiptLeave)
+	defer cancel()
+	if got, err := d.receipts.Begin(ctx, d.ReceiptFor); err == nil && got.State == ReceiptMine {
+		_ = d.receipts.Release(ctx, got) // otherwise the end of the lease does
+	}
 }
 
 // do calls fn, with a lease that began then or later, and stores what came of it.

@@ -12,12 +12,23 @@ import (
 	"github.com/tandemhq/tandem/coord/memory"
 )
 
-// spyReceipts counts extensions and can lose or delay them.
+// spyReceipts counts extensions and can lose or delay them, and the answers of Begin.
 type spyReceipts struct {
 	coord.Receipts
+	begun    func() error // runs after a Begin, whose error it may be
 	mu       sync.Mutex
 	extended int
 	extend   func(ctx context.Context) error // runs before an extension, whose error it may be
+}
+
+func (s *spyReceipts) Begin(ctx context.Context, r coord.ReceiptFor) (coord.Receipt, error) {
+	got, err := s.Receipts.Begin(ctx, r)
+	if err == nil && s.begun != nil {
+		if err = s.begun(); err != nil {
+			got = coord.Receipt{}
+		}
+	}
+	return got, err
 }
 
 func (s *spyReceipts) Extend(ctx context.Context, held coord.Receipt, lease time.Duration) (coord.Receipt, error) {
@@ -189,10 +200,77 @@ func TestDoWaits(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		if took, err := do(t.Context()); took < time.Second || took > time.Second+10*time.Millisecond || err != nil {
+		if took, err := do(t.Context()); took < time.Second || took > time.Second*17/16 || err != nil {
 			t.Errorf("Do of a key that is completed in 1 s returned %v after %v", err, took)
 		}
 	})
+}
+
+// TestDoLooksLessOftenTheLongerItWaits has a key held while others are completed all the time.
+func TestDoLooksLessOftenTheLongerItWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		one, two := open(t)
+		if _, err := two.Begin(t.Context(), coord.ReceiptFor{Key: asked.Key, Lease: time.Hour}); err != nil {
+			t.Fatal(err)
+		}
+		looks := 0
+		one.begun = func() error {
+			looks++
+			return nil
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		var completing sync.WaitGroup
+		completing.Go(func() {
+			for ; ctx.Err() == nil; time.Sleep(time.Millisecond) {
+				held, err := two.Begin(t.Context(), coord.ReceiptFor{Key: "other"})
+				if err == nil {
+					err = two.Release(t.Context(), held)
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+		_, _, _ = coord.Do(ctx, one, asked, nil)
+		completing.Wait()
+		if looks < 20 || looks > 120 { // 16 in the beginning, and 16 times the logarithm of 10 s / 80 ms
+			t.Errorf("a key was looked at %d times in 10 s", looks)
+		}
+	})
+}
+
+// TestDoThatIsLeftHoldsNothing has a caller leave before it hears that it holds the key: those who
+// come then do not wait for the end of its lease.
+func TestDoThatIsLeftHoldsNothing(t *testing.T) {
+	for name, lost := range map[string]error{"at once": context.Canceled, "after a lost answer": coord.ErrUnknownOutcome} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				one, two := open(t)
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				one.begun = func() error {
+					one.begun = nil
+					if lost == coord.ErrUnknownOutcome { //nolint:errorlint // it is the very same
+						time.AfterFunc(time.Millisecond, cancel)
+					} else {
+						cancel()
+					}
+					return lost
+				}
+				_, _, err := coord.Do(ctx, one, asked, func(context.Context, coord.Receipt) ([]byte, error) {
+					t.Error("it was called")
+					return nil, nil
+				})
+				if !errors.Is(err, context.Canceled) {
+					t.Errorf("Do: %v", err)
+				}
+				if got, err := two.Begin(t.Context(), asked); err != nil || got.State != coord.ReceiptMine {
+					t.Errorf("the key is not free: %+v, %v", got, err)
+				}
+			})
+		})
+	}
 }
 
 // TestDoSettlesWhenItsCallerLeaves: what was done is stored although nobody waits for it.

@@ -12,11 +12,12 @@
 //     lives;
 //   - [Receipts] let what is asked for under one key be done once, and all who ask
 //     get its outcome;
+//   - the [Elector] lets one replica at a time lead, and no past leader write;
 //   - [Calls] are questions whose one answer reaches whoever waits, on any
 //     replica.
 //
 // [Backend.InTx] joins runs, events, calls and receipts, and the caller's own rows, in one
-// transaction.
+// transaction, which may be fenced by a leader's term.
 //
 // The drivers are coord/pg (PostgreSQL 15 or newer: several replicas),
 // coord/sqlite (one file: one machine) and coord/memory (one process: tests). A
@@ -32,6 +33,7 @@
 //	a stale token changes nothing               yes            yes            yes
 //	a ticket is redeemed at most once           yes            yes            yes
 //	a key has one outcome, while that is kept   yes            yes            yes
+//	terms of a name never overlap in effect ⁵   yes            yes            yes
 //	at most Burst + Rate·t/Per is granted ⁴     yes            yes            yes
 //	events are dense and in order per topic     yes            yes            yes
 //	resume without a gap, or a reset            yes            yes            while the process lives
@@ -58,6 +60,8 @@
 //
 // ⁴ While the store is away, by each backend, and told by [Decision].Degraded. On
 // PostgreSQL a crash of the server forgets what was granted in about its last half second.
+//
+// ⁵ That is what is written in a transaction with [Tx.Fence].
 //
 // # Time
 //

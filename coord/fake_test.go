@@ -55,6 +55,7 @@ type (
 	fakeStream      struct{ *fake }
 	fakeCalls       struct{ *fake }
 	fakeReceipts    struct{ *fake }
+	fakeElector     struct{ *fake }
 	fakeTx          struct{ *fake }
 )
 
@@ -65,6 +66,7 @@ func (f *fake) Broadcaster() Broadcaster   { return fakeBroadcaster{f} }
 func (f *fake) Directory() Directory       { return fakeDirectory{f} }
 func (f *fake) Calls() Calls               { return fakeCalls{f} }
 func (f *fake) Receipts() Receipts         { return fakeReceipts{f} }
+func (f *fake) Elector() Elector           { return fakeElector{f} }
 func (f *fake) Ping(context.Context) error { return f.call("Backend.Ping") }
 func (f *fake) Close(context.Context) error {
 	return f.call("Backend.Close")
@@ -239,6 +241,19 @@ func (f fakeReceipts) Release(context.Context, Receipt) error { return f.call("R
 func (f fakeReceipts) Changes() (<-chan struct{}, func())     { return nil, func() {} }
 func (f fakeReceipts) Reap(context.Context) (int, error)      { return 1, f.call("Receipts.Reap") }
 
+func (f fakeElector) Stand(_ context.Context, c Candidacy) (Leadership, error) {
+	return Leadership{Term: Term{c.Name, 1}, Mine: true}, f.call("Elector.Stand")
+}
+
+func (f fakeElector) Extend(_ context.Context, t Term, _ time.Duration) (Leadership, error) {
+	return Leadership{Term: t, Mine: true}, f.call("Elector.Extend")
+}
+func (f fakeElector) Resign(context.Context, Term) error { return f.call("Elector.Resign") }
+func (f fakeElector) Leaders(context.Context) ([]Leadership, error) {
+	return nil, f.call("Elector.Leaders")
+}
+func (f fakeElector) Changes() (<-chan struct{}, func()) { return nil, func() {} }
+
 func (f fakeDirectory) Join(context.Context, NewMember) (Member, error) {
 	if err := f.call("Directory.Join"); err != nil {
 		return nil, err
@@ -304,7 +319,8 @@ func (f fakeTx) CancelCall(context.Context, CallID, string) error { return f.cal
 func (f fakeTx) CompleteReceipt(context.Context, Receipt, ReceiptOutcome) error {
 	return f.call("Tx.CompleteReceipt")
 }
-func (f fakeTx) Unwrap() any { return f.fake }
+func (f fakeTx) Fence(context.Context, Term) error { return f.call("Tx.Fence") }
+func (f fakeTx) Unwrap() any                       { return f.fake }
 
 // secret is that of a ticket. It must not turn up anywhere.
 const secret = "s3cr3t-s3cr3t-s3cr3t-0"
@@ -349,6 +365,7 @@ var (
 	okTicket = TicketFor{Purpose: "ws", User: "ann", Session: "s"}
 	okAsk    = NewCall{Target: "user:1", Kind: "confirm"}
 	okHold   = Receipt{Key: "order-7", State: ReceiptMine, Token: 1}
+	okTerm   = Term{Name: "reaper", Epoch: 1}
 )
 
 var operations = []operation{
@@ -488,6 +505,18 @@ var operations = []operation{
 	{"Receipts.Reap", "receipts.reap", "", 1, func(ctx context.Context, o objects) error {
 		return one(o.b.Receipts().Reap(ctx))
 	}},
+	{"Elector.Stand", "elector.stand", "reaper", 1, func(ctx context.Context, o objects) error {
+		return one(o.b.Elector().Stand(ctx, Candidacy{Name: "reaper", Candidate: "node-1"}))
+	}},
+	{"Elector.Extend", "elector.extend", "reaper", 1, func(ctx context.Context, o objects) error {
+		return one(o.b.Elector().Extend(ctx, okTerm, time.Minute))
+	}},
+	{"Elector.Resign", "elector.resign", "reaper", 1, func(ctx context.Context, o objects) error {
+		return o.b.Elector().Resign(ctx, okTerm)
+	}},
+	{"Elector.Leaders", "elector.leaders", "", 1, func(ctx context.Context, o objects) error {
+		return one(o.b.Elector().Leaders(ctx))
+	}},
 	{"Calls.Reap", "calls.reap", "", 1, func(ctx context.Context, o objects) error {
 		return one(o.b.Calls().Reap(ctx, time.Hour))
 	}},
@@ -549,6 +578,7 @@ var operations = []operation{
 	{"Tx.CompleteReceipt", "tx.complete_receipt", "order-7", 1, func(ctx context.Context, o objects) error {
 		return o.tx.CompleteReceipt(ctx, okHold, ReceiptOutcome{})
 	}},
+	{"Tx.Fence", "tx.fence", "reaper", 1, func(ctx context.Context, o objects) error { return o.tx.Fence(ctx, okTerm) }},
 	{"Tx.CancelCall", "tx.cancel_call", string(okCall), 1, func(ctx context.Context, o objects) error {
 		return o.tx.CancelCall(ctx, okCall, "no longer needed")
 	}},
@@ -559,9 +589,9 @@ var operations = []operation{
 // withoutError are the methods that can't fail.
 var withoutError = []string{
 	"Backend.Claimer", "Backend.Tickets", "Backend.Limiter", "Backend.Broadcaster", "Backend.Directory", "Backend.Calls",
-	"Backend.Receipts",
+	"Backend.Receipts", "Backend.Elector",
 	"Claimer.Hints", "Claimer.Cancels", "Stream.Remove", "Stream.Positions", "Stream.Lag", "Stream.Close", "Tx.Unwrap",
-	"Directory.Changes", "Receipts.Changes", "Member.ID", "Member.Deadline",
+	"Directory.Changes", "Receipts.Changes", "Elector.Changes", "Member.ID", "Member.Deadline",
 }
 
 // TestEveryMethodIsTested fails when an interface gets a method that the tables
@@ -574,7 +604,7 @@ func TestEveryMethodIsTested(t *testing.T) {
 	var all []string
 	for _, i := range []reflect.Type{
 		reflect.TypeFor[Backend](), reflect.TypeFor[Claimer](), reflect.TypeFor[Tickets](), reflect.TypeFor[Limiter](),
-		reflect.TypeFor[Broadcaster](), reflect.TypeFor[Directory](), reflect.TypeFor[Member](), reflect.TypeFor[Calls](), reflect.TypeFor[Receipts](), reflect.TypeFor[Stream](), reflect.TypeFor[Tx](),
+		reflect.TypeFor[Broadcaster](), reflect.TypeFor[Directory](), reflect.TypeFor[Member](), reflect.TypeFor[Calls](), reflect.TypeFor[Receipts](), reflect.TypeFor[Elector](), reflect.TypeFor[Stream](), reflect.TypeFor[Tx](),
 	} {
 		for m := range i.Methods() {
 			name := i.Name() + "." + m.Name

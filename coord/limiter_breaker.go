@@ -23,6 +23,7 @@ type breaker struct {
 	timer       *time.Timer
 	armed       bool // the timer runs
 	open        bool
+	refused     bool // and for more than looking: that it answers a look proves nothing then
 	opened      time.Time
 	probing     bool
 	probeAt     time.Time // when one may ask again
@@ -33,6 +34,7 @@ type question struct {
 	began          time.Time
 	cancel         context.CancelFunc
 	previous, next *question
+	look           bool // takes nothing
 	probe          bool // asked although the breaker is open
 	given          bool // up
 }
@@ -43,13 +45,13 @@ var (
 )
 
 // do calls the store. An error that is an ErrUnavailable, while ctx has not ended, says
-// that the store is away; asked says whether it was called. probes tells whether the
-// call's success proves that the store can be used again.
-func (b *breaker) do(ctx context.Context, began time.Time, probes bool, call func(context.Context) error) (asked bool, err error) {
+// that the store is away; asked says whether it was called. A look takes nothing: a store
+// may answer it while it refuses to be written to.
+func (b *breaker) do(ctx context.Context, began time.Time, look bool, call func(context.Context) error) (asked bool, err error) {
 	below, cancel := context.WithCancel(ctx)
 	defer cancel()
-	q := &question{began: began, cancel: cancel}
-	if !b.enter(q, probes) {
+	q := &question{began: began, cancel: cancel, look: look}
+	if !b.enter(q) {
 		return false, errOpen
 	}
 	return true, b.leave(ctx, q, call(below))
@@ -57,11 +59,11 @@ func (b *breaker) do(ctx context.Context, began time.Time, probes bool, call fun
 
 // enter adds a question to those under way, unless the breaker is open and it is no
 // probe.
-func (b *breaker) enter(q *question, probes bool) bool {
+func (b *breaker) enter(q *question) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.open {
-		if !probes || b.probing || q.began.Before(b.probeAt) {
+		if q.look && b.refused || b.probing || q.began.Before(b.probeAt) {
 			return false
 		}
 		b.probing, q.probe = true, true
@@ -100,15 +102,16 @@ func (b *breaker) look() {
 		b.mu.Unlock()
 		return
 	}
-	tell := b.trip(errSlow)
+	tell := b.trip(b.first, errSlow)
 	b.mu.Unlock()
 	tell()
 }
 
-// trip opens the breaker, or keeps it open for another cooldown, and gives up all
-// questions. It returns what tells of the change, to be called without the lock. The
+// trip opens the breaker, or keeps it open for another cooldown, because of one question,
+// and gives up all. It returns what tells of the change, to be called without the lock. The
 // breaker is locked.
-func (b *breaker) trip(cause error) (tell func()) {
+func (b *breaker) trip(by *question, cause error) (tell func()) {
+	b.refused = b.refused || !by.look
 	for q := b.first; q != nil; {
 		next := q.next
 		q.given, q.previous, q.next = true, nil, nil
@@ -132,7 +135,7 @@ func (b *breaker) trip(cause error) (tell func()) {
 
 // close tells of the end of an outage like trip of its beginning.
 func (b *breaker) close() (tell func()) {
-	b.open, b.probing = false, false
+	b.open, b.refused, b.probing = false, false, false
 	took := time.Since(b.opened)
 	return func() {
 		b.log.Info("the store of the limiter is back", "outage", took)
@@ -157,7 +160,7 @@ func (b *breaker) leave(ctx context.Context, q *question, err error) error {
 		case err != nil && ctx.Err() != nil: // which says nothing about the store
 			b.probing = b.probing && !q.probe
 		case away(err):
-			tell = b.trip(err)
+			tell = b.trip(q, err)
 		case q.probe:
 			tell = b.close()
 		}

@@ -308,6 +308,62 @@ func TestCallersWhoLeaveAreNoOutage(t *testing.T) {
 	})
 }
 
+// A store that only looks have found to be away is found to be back by looks. They prove
+// nothing when it has refused to be written to.
+func TestLooksFindTheStoreAgain(t *testing.T) {
+	withGuard(t, LimiterOptions{}, func(g guarded) {
+		degraded := func() bool {
+			d, err := g.Peek(g.Context(), per(1, time.Minute, 3))
+			if err != nil {
+				g.Errorf("Peek: %v", err)
+			}
+			return d.Degraded
+		}
+		for _, silent := range []bool{false, true} {
+			g.store.set(ErrUnavailable, silent)
+			g.want("whether it is degraded when the store is away", degraded(), true)
+			time.Sleep(500 * time.Millisecond)
+			g.want("whether it is degraded when the store is still away", degraded(), true)
+			g.store.set(nil, false)
+			g.want("whether it is degraded before the cooldown has ended", degraded(), true)
+			time.Sleep(500 * time.Millisecond)
+			g.want("whether it is degraded when the store is back", degraded(), false)
+		}
+		g.store.set(ErrUnavailable, false)
+		degraded()
+		time.Sleep(500 * time.Millisecond)
+		g.ask(per(1, time.Minute, 3)) // is refused too
+		g.store.set(nil, false)
+		time.Sleep(time.Second)
+		g.want("whether it is degraded when nobody has taken again", degraded(), true)
+		g.ask(per(1, time.Minute, 3))
+		g.want("whether it is degraded when somebody has", degraded(), false)
+		if !slices.Equal(g.seen.degraded, []bool{true, false, true, false, true, false}) {
+			g.Errorf("of three outages the observer heard %v", g.seen.degraded)
+		}
+	})
+}
+
+// Wrapped twice, a backend remembers only what its store has denied, and for no longer.
+func TestWrappedTwiceRemembersOnlyTheStore(t *testing.T) {
+	withGuard(t, LimiterOptions{}, func(g guarded) {
+		inner := Wrap(g.store, Options{})
+		g.Limiter = Wrap(inner, Options{}).Limiter()
+		l := per(1, time.Hour, 1)
+		g.ask(l)
+		if _, err := inner.Limiter().Allow(g.Context(), l); err != nil { // which remembers it
+			g.Fatal(err)
+		}
+		time.Sleep(900 * time.Millisecond)
+		d, _ := g.ask(l)
+		g.want("who decided", d.Source, SourceDeniedCache)
+		g.store.tats = make(map[string]int64) // another backend has forgiven it
+		time.Sleep(100 * time.Millisecond)
+		d, _ = g.ask(l)
+		g.want("whether it is granted when a second is over", d.Allowed, true)
+	})
+}
+
 func TestOutagePolicies(t *testing.T) {
 	withGuard(t, LimiterOptions{Cooldown: 2 * time.Second}, func(g guarded) {
 		g.store.set(ErrUnavailable, false)

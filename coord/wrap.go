@@ -33,6 +33,7 @@ func Wrap(driver Backend, o Options) Backend {
 	s.directory = directorySeam{s, driver.Directory()}
 	s.calls = callsSeam{s, driver.Calls()}
 	s.receipts = receiptsSeam{s, driver.Receipts()}
+	s.elector = electorSeam{s, driver.Elector()}
 	return s
 }
 
@@ -55,6 +56,7 @@ type seam struct {
 	directory   directorySeam
 	calls       callsSeam
 	receipts    receiptsSeam
+	elector     electorSeam
 }
 
 func (s *seam) Claimer() Claimer         { return s.claimer }
@@ -64,6 +66,7 @@ func (s *seam) Broadcaster() Broadcaster { return s.broadcaster }
 func (s *seam) Directory() Directory     { return s.directory }
 func (s *seam) Calls() Calls             { return s.calls }
 func (s *seam) Receipts() Receipts       { return s.receipts }
+func (s *seam) Elector() Elector         { return s.elector }
 
 func (s *seam) Ping(ctx context.Context) error {
 	return s.do(ctx, "backend.ping", "", 1, nil, func() error { return s.driver.Ping(ctx) })
@@ -170,7 +173,8 @@ var reading = map[string]bool{
 	"calls.find": true, "calls.get": true, "calls.pending": true,
 	"claimer.log": true, "claimer.next_due": true, "claimer.run": true, "claimer.runs": true, "claimer.task": true, "claimer.tasks": true,
 	"directory.list": true, "directory.lookup": true, "directory.members": true,
-	"limiter.peek": true,
+	"elector.leaders": true,
+	"limiter.peek":    true,
 }
 
 // note logs when the store goes away and when it is back, once each.

@@ -144,7 +144,7 @@ func (s *limiterSeam) Reset(ctx context.Context, key string) error {
 	return s.count(ctx, op, key, &items, bad, func() error {
 		items = 1
 		defer s.guard.forget(key)
-		return s.guard.ask(ctx, op, time.Now(), true, func(ctx context.Context) error { return s.driver.Reset(ctx, key) })
+		return s.guard.ask(ctx, op, time.Now(), false, func(ctx context.Context) error { return s.driver.Reset(ctx, key) })
 	})
 }
 
@@ -208,14 +208,14 @@ func (g *limiterGuard) decide(
 			return ds, ctx.Err()
 		}
 	}
-	// A store may answer a look while it refuses to be written to.
-	err = g.ask(ctx, op, began, take, func(ctx context.Context) (err error) {
+	err = g.ask(ctx, op, began, !take, func(ctx context.Context) (err error) {
 		ds, err = ask(ctx)
 		return err
 	})
 	switch {
 	case err == nil:
-		if take && g.denyFor > 0 && !ds[0].Allowed {
+		// Below another seam, somebody else than the store may have denied.
+		if take && g.denyFor > 0 && !ds[0].Allowed && ds[0].Source == SourceStore {
 			g.remember(limits, ds, g.micros(began), resets)
 		}
 		return ds, nil
@@ -226,8 +226,8 @@ func (g *limiterGuard) decide(
 }
 
 // ask calls the store, if it is there, and notes whether it is.
-func (g *limiterGuard) ask(ctx context.Context, op string, began time.Time, probes bool, call func(context.Context) error) error {
-	asked, err := g.breaker.do(ctx, began, probes, call)
+func (g *limiterGuard) ask(ctx context.Context, op string, began time.Time, look bool, call func(context.Context) error) error {
+	asked, err := g.breaker.do(ctx, began, look, call)
 	if asked && err != errSlow { //nolint:errorlint // who is slow is not away for those who have time
 		g.seam.note(ctx, op, began, err)
 	}

@@ -99,4 +99,8 @@ func (s txSeam) CompleteReceipt(ctx context.Context, held Receipt, o ReceiptOutc
 	}))
 }
 
+func (s txSeam) Fence(ctx context.Context, t Term) error {
+	return s.run(ctx, "tx.fence", t.Name, 1, t.check(), t.begun(func() error { return s.driver.Fence(ctx, t) }))
+}
+
 func (s txSeam) Unwrap() any { return s.driver.Unwrap() }

@@ -87,6 +87,7 @@ func afterClose(f *fixture) {
 	limit := coord.Limit{Key: "k", Rate: 1, Per: time.Second}
 	directory, member := b.Directory(), f.join(b, "m")
 	receipts, held := b.Receipts(), f.begin(b, order("k", "ada"), coord.ReceiptMine)
+	elector, term := b.Elector(), f.wins(b, candidacy("reaper", "ada"))
 	must(f, "Close", b.Close(f.ctx))
 	first := func(_ any, err error) error { return err }
 	for _, call := range []struct {
@@ -157,6 +158,10 @@ func afterClose(f *fixture) {
 			_, _, err := coord.Do(f.ctx, receipts, order("k", "bob"), nil)
 			return err
 		}},
+		{"Stand", func() error { return first(elector.Stand(f.ctx, candidacy("reaper", "bob"))) }},
+		{"elector's Extend", func() error { return first(elector.Extend(f.ctx, term, lease)) }},
+		{"Resign", func() error { return elector.Resign(f.ctx, term) }},
+		{"Leaders", func() error { return first(elector.Leaders(f.ctx)) }},
 	} {
 		err := call.do()
 		if !errors.Is(err, coord.ErrClosed) {
@@ -198,6 +203,8 @@ func noLeak(f *fixture) {
 	must(f, "Subscribe", err)
 	f.publish(b, event("t", "x"))
 	f.next(stream, 1)
+	_, stopLeaders := b.Elector().Changes()
+	f.resign(b, f.wins(b, candidacy("reaper", "ada")))
 	_, stopReceipts := b.Receipts().Changes()
 	_, _, err = coord.Do(f.ctx, b.Receipts(), order("k", ""), effectIn(b, "t"))
 	must(f, "Do", err)
@@ -210,6 +217,7 @@ func noLeak(f *fixture) {
 	stopCancels()
 	stopChanges()
 	stopReceipts()
+	stopLeaders()
 	f.received(waiting)
 	if err := goleak.Find(before); err != nil {
 		f.Errorf("after Close: %v", err)

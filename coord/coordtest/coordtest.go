@@ -120,6 +120,7 @@ func Run(t *testing.T, h Harness) {
 		{"directory", directoryTests},
 		{"calls", callTests},
 		{"receipts", receiptTests},
+		{"elector", electorTests},
 		{"tx", txTests},
 		{"text", textTests},
 		{"faults", faultTests},

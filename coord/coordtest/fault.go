@@ -171,6 +171,8 @@ func (f faulty) Receipts() coord.Receipts {
 	return faultyReceipts{f.Backend.Receipts(), f.injector}
 }
 
+func (f faulty) Elector() coord.Elector { return faultyElector{f.Backend.Elector(), f.injector} }
+
 func (f faulty) Ping(ctx context.Context) error {
 	return f.read(ctx, "backend.ping", func() error { return f.Backend.Ping(ctx) })
 }
@@ -241,6 +243,10 @@ func (f faultyTx) CancelCall(ctx context.Context, id coord.CallID, reason string
 
 func (f faultyTx) CompleteReceipt(ctx context.Context, held coord.Receipt, o coord.ReceiptOutcome) error {
 	return f.read(ctx, "tx.complete_receipt", func() error { return f.Tx.CompleteReceipt(ctx, held, o) })
+}
+
+func (f faultyTx) Fence(ctx context.Context, t coord.Term) error {
+	return f.read(ctx, "tx.fence", func() error { return f.Tx.Fence(ctx, t) })
 }
 
 type faultyClaimer struct {
@@ -585,4 +591,25 @@ func (f faultyReceipts) Release(ctx context.Context, held coord.Receipt) error {
 
 func (f faultyReceipts) Reap(ctx context.Context) (int, error) {
 	return answer(ctx, f.write, "receipts.reap", func() (int, error) { return f.Receipts.Reap(ctx) })
+}
+
+type faultyElector struct {
+	coord.Elector
+	*injector
+}
+
+func (f faultyElector) Stand(ctx context.Context, c coord.Candidacy) (coord.Leadership, error) {
+	return answer(ctx, f.write, "elector.stand", func() (coord.Leadership, error) { return f.Elector.Stand(ctx, c) })
+}
+
+func (f faultyElector) Extend(ctx context.Context, t coord.Term, lease time.Duration) (coord.Leadership, error) {
+	return answer(ctx, f.write, "elector.extend", func() (coord.Leadership, error) { return f.Elector.Extend(ctx, t, lease) })
+}
+
+func (f faultyElector) Resign(ctx context.Context, t coord.Term) error {
+	return f.write(ctx, "elector.resign", func() error { return f.Elector.Resign(ctx, t) })
+}
+
+func (f faultyElector) Leaders(ctx context.Context) ([]coord.Leadership, error) {
+	return answer(ctx, f.read, "elector.leaders", func() ([]coord.Leadership, error) { return f.Elector.Leaders(ctx) })
 }

@@ -257,8 +257,14 @@ func TestEveryOperationMeetsThePlan(t *testing.T) {
 		"broadcaster.read":      func() error { return last(broadcaster.Read(ctx, "t", coord.Start, 1)) },
 		"broadcaster.heads":     func() error { return last(broadcaster.Heads(ctx, "t")) },
 		"broadcaster.trim":      func() error { return last(broadcaster.Trim(ctx, coord.EventRetention{Keep: 1})) },
-		"stream.next":           func() error { return last(stream.Next(ctx)) },
-		"stream.add":            func() error { return stream.Add(ctx, head) },
+		"elector.stand": func() error {
+			return last(b.Elector().Stand(ctx, coord.Candidacy{Name: "n", Candidate: "c"}))
+		},
+		"elector.extend":  func() error { return last(b.Elector().Extend(ctx, coord.Term{Name: "n", Epoch: 1}, time.Minute)) },
+		"elector.resign":  func() error { return b.Elector().Resign(ctx, coord.Term{Name: "n", Epoch: 1}) },
+		"elector.leaders": func() error { return last(b.Elector().Leaders(ctx)) },
+		"stream.next":     func() error { return last(stream.Next(ctx)) },
+		"stream.add":      func() error { return stream.Add(ctx, head) },
 	}
 	failing = true
 	for op, call := range calls {
@@ -294,6 +300,7 @@ func TestEveryOperationMeetsThePlan(t *testing.T) {
 		"tx.publish": func(ctx context.Context, tx coord.Tx) error {
 			return tx.Publish(ctx, coord.NewEvent{Topic: "t", Kind: "k"})
 		},
+		"tx.fence": func(ctx context.Context, tx coord.Tx) error { return tx.Fence(ctx, coord.Term{Name: "n", Epoch: 1}) },
 	} {
 		err := b.InTx(ctx, func(ctx context.Context, tx coord.Tx) error {
 			failing = true

@@ -136,6 +136,7 @@ var faultTests = []test{
 	}},
 	{"an effect that is asked for behind faults is made once", doHistory},
 	{"Do that is cut off anywhere has its outcome stored once", receiptDeaths},
+	{"who leads behind faults leads on, or another can", leaderFaults},
 	{"a stream goes on after faults", func(f *fixture) {
 		b := Faulty(f.two, Random(4, Rates{Fail: 0.3, Cut: 0.3}, "stream.next"))
 		stream, err := b.Broadcaster().Subscribe(f.ctx, at("t", coord.Head))
@@ -358,6 +359,64 @@ func receiptDeaths(f *fixture) {
 		equal(f, what+"how many effects there are", f.head(key).Seq, 1)
 		if !point.dies {
 			equal(f, what+"whether it was replayed", replayed, true)
+		}
+	}
+}
+
+// leaderFaults fails and cuts off each call of a leader. What it asks for again it gets, or
+// hears that it leads no more; what was written was written by who led.
+func leaderFaults(f *fixture) {
+	fail, cut := Fault{Fail: true}, Fault{Cut: true}
+	for i, point := range []struct {
+		op     string
+		fault  Fault
+		again  error // of the same call, once more
+		writes int64 // of the one that was asked for until it was acknowledged
+	}{
+		{"elector.stand", fail, nil, 1},
+		{"elector.stand", cut, nil, 1},
+		{"elector.extend", fail, nil, 1},
+		{"elector.extend", cut, nil, 1},
+		{"elector.resign", fail, nil, 1},
+		{"elector.resign", cut, coord.ErrFenced, 1},
+		{"tx.fence", fail, nil, 1},
+		{"tx.fence", cut, nil, 1},
+		{"backend.tx", fail, nil, 1},
+		{"backend.tx", cut, nil, 2},
+	} {
+		what := fmt.Sprintf("%s, %+v: ", point.op, point.fault)
+		b := Faulty(f.one, Nth(point.op, 1, point.fault))
+		name := fmt.Sprint(i)
+		var t coord.Term
+		for _, step := range []struct {
+			ops  []string
+			call func() error
+		}{
+			{[]string{"elector.stand"}, func() error {
+				l, err := b.Elector().Stand(f.ctx, candidacy(name, "ada"))
+				t = l.Term
+				if err == nil && !l.Mine {
+					f.Errorf("%sStand: %s", what, show(l))
+				}
+				return err
+			}},
+			{[]string{"elector.extend"}, func() error { return second(b.Elector().Extend(f.ctx, t, 2*lease)) }},
+			{[]string{"tx.fence", "backend.tx"}, func() error { return write(f.ctx, b, t) }},
+			{[]string{"elector.resign"}, func() error { return b.Elector().Resign(f.ctx, t) }},
+		} {
+			err := step.call()
+			if !slices.Contains(step.ops, point.op) {
+				must(f, what+"another call", err)
+				continue
+			}
+			is(f, what+"the call", err, coord.ErrUnavailable)
+			if err := step.call(); !errors.Is(err, point.again) {
+				f.Errorf("%sthe call once more: %v, want %v", what, err, point.again)
+			}
+		}
+		equal(f, what+"how many writes there are", f.head(name).Seq, point.writes)
+		if next := f.wins(f.two, candidacy(name, "bob")); next.Epoch <= t.Epoch {
+			f.Errorf("%sthe epoch %d came after %d", what, next.Epoch, t.Epoch)
 		}
 	}
 }

@@ -21,6 +21,7 @@ var historyTests = []test{
 	{"redeeming tickets is linearizable", ticketHistory},
 	{"claiming and finishing is linearizable", claimHistory},
 	{"holding and completing receipts is linearizable", receiptHistory},
+	{"leading and writing as leader is linearizable", leaderHistory},
 }
 
 // undecided bounds the search for a linearization; the histories are kept so

@@ -36,6 +36,9 @@ var modelTests = []test{
 	{"receipts", func(f *fixture) {
 		f.checkModel(small, func(m model, _ *rapid.T) actions { return newReceiptsModel(m).actions() })
 	}},
+	{"elector", func(f *fixture) {
+		f.checkModel(small, func(m model, _ *rapid.T) actions { return newElectorModel(m).actions() })
+	}},
 }
 
 // small is how many checks of the claimer's model there are for one of another.

@@ -191,6 +191,16 @@ var receiptTests = []test{
 		changed.Fingerprint = nil
 		f.begin(f.two, changed, coord.ReceiptMine)
 	}},
+	{"a key that was released is free, though the clock goes back", func(f *fixture) {
+		if f.lacks(f.harness.Capabilities.ClockBack, "ClockBack") {
+			return
+		}
+		held := f.begin(f.one, order("k", "ada"), coord.ReceiptMine)
+		must(f, "Release", f.one.Receipts().Release(f.ctx, held))
+		f.store.Advance(-time.Hour)
+		f.begin(f.two, order("k", "bob"), coord.ReceiptMine)
+		f.allFenced("after Release", held)
+	}},
 	{"of 32 racers one holds the key", func(f *fixture) {
 		for range 5 { // a fresh one, and then one whose lease has ended
 			var won atomic.Int64

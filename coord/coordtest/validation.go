@@ -27,6 +27,7 @@ var validationTests = []test{
 	{"events", refuses(badEvents)},
 	{"entries", refuses(badEntries)},
 	{"receipts", refuses(badReceipts)},
+	{"leaders", refuses(badLeaders)},
 	{"nothing to do is no error", func(f *fixture) {
 		c := f.one.Claimer()
 		runs, err := c.Enqueue(f.ctx)
@@ -65,6 +66,8 @@ var validationTests = []test{
 		is(f, "Issue with a cancelled context", err, context.Canceled)
 		_, err = f.one.Receipts().Begin(ctx, order("k", "ada"))
 		is(f, "Begin with a cancelled context", err, context.Canceled)
+		_, err = f.one.Elector().Stand(ctx, candidacy("reaper", "ada"))
+		is(f, "Stand with a cancelled context", err, context.Canceled)
 		_, err = f.one.Claimer().Trigger(ctx, "n", coord.TriggerOptions{})
 		is(f, "Trigger with a cancelled context", err, context.Canceled)
 		_, _, err = f.one.Claimer().NextDue(ctx)
@@ -485,5 +488,30 @@ var badReceipts = []badCall{
 	}),
 	{"Receipt.Key", "is empty", func(f *fixture) error {
 		return f.one.Receipts().Release(f.ctx, coord.Receipt{State: coord.ReceiptMine, Token: 1})
+	}},
+}
+
+func badCandidacy(field, why string, change func(c *coord.Candidacy)) badCall {
+	return badCall{"Candidacy." + field, why, func(f *fixture) error {
+		c := candidacy("reaper", "ada")
+		change(&c)
+		return second(f.one.Elector().Stand(f.ctx, c))
+	}}
+}
+
+var badLeaders = []badCall{
+	badCandidacy("Name", "is empty", func(c *coord.Candidacy) { c.Name = "" }),
+	badCandidacy("Name", "is too long", func(c *coord.Candidacy) { c.Name = strings.Repeat("x", 201) }),
+	badCandidacy("Candidate", "is empty", func(c *coord.Candidacy) { c.Candidate = "" }),
+	badCandidacy("Candidate", "has a NUL", func(c *coord.Candidacy) { c.Candidate = "a\x00" }),
+	badCandidacy("Holder", "is too long", func(c *coord.Candidacy) { c.Holder = strings.Repeat("x", 201) }),
+	badCandidacy("Lease", "is too short", func(c *coord.Candidacy) { c.Lease = time.Millisecond }),
+	badCandidacy("Lease", "is too long", func(c *coord.Candidacy) { c.Lease = 11 * time.Minute }),
+	{"lease", "is too short", func(f *fixture) error {
+		return second(f.one.Elector().Extend(f.ctx, f.wins(f.one, candidacy("reaper", "ada")), 0))
+	}},
+	{"Term.Name", "is empty", func(f *fixture) error { return f.one.Elector().Resign(f.ctx, coord.Term{Epoch: 1}) }},
+	{"Term.Name", "is empty in a transaction", func(f *fixture) error {
+		return f.one.InTx(f.ctx, func(ctx context.Context, tx coord.Tx) error { return tx.Fence(ctx, coord.Term{Epoch: 1}) })
 	}},
 }

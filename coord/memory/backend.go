@@ -47,6 +47,7 @@ type Store struct {
 	calls          hint.Hub // calls may have ended
 	changes        hint.Hub // the directory may have changed
 	receiptChanges hint.Hub
+	leaderChanges  hint.Hub
 	hubsMu         sync.Mutex
 	hubs           map[*feed.Hub]struct{} // one per open handle
 
@@ -57,12 +58,14 @@ type Store struct {
 	ringCalls    bool     // calls were ended by what is under way
 	ringChanges  bool     // the directory was changed by what is under way
 	ringReceipts bool     // receipts were completed or released by what is under way
+	ringLeaders  bool     // somebody resigned by what is under way
 	inTx         bool     // a transaction is under way
 	undo         []func() // what a rollback does, last first
 	work         work
 	passes       passes
 	asks         asks
 	holds        holds
+	leaders      map[string]coord.StoredLeadership
 	book         book
 	topics       map[string]*topic
 }
@@ -79,6 +82,7 @@ func NewStore(o Options) *Store {
 		passes:   newPasses(),
 		asks:     newAsks(),
 		holds:    newHolds(),
+		leaders:  make(map[string]coord.StoredLeadership),
 		book:     newBook(),
 		topics:   make(map[string]*topic),
 	}
@@ -147,7 +151,10 @@ func (s *Store) notify() {
 	if s.ringReceipts {
 		s.receiptChanges.Notify()
 	}
-	s.ring, s.ringCancels, s.ringCalls, s.ringChanges, s.ringReceipts = false, false, false, false, false
+	if s.ringLeaders {
+		s.leaderChanges.Notify()
+	}
+	s.ring, s.ringCancels, s.ringCalls, s.ringChanges, s.ringReceipts, s.ringLeaders = false, false, false, false, false, false
 }
 
 // onRollback notes how to take a change back.
@@ -190,6 +197,7 @@ func (h *handle) Broadcaster() coord.Broadcaster { return broadcaster{source{h.s
 func (h *handle) Directory() coord.Directory     { return directory{h.store} }
 func (h *handle) Calls() coord.Calls             { return calls{h.store, h.closed} }
 func (h *handle) Receipts() coord.Receipts       { return receipts{h.store} }
+func (h *handle) Elector() coord.Elector         { return elector{h.store} }
 
 // Ping always succeeds: the store is where the process is.
 func (h *handle) Ping(ctx context.Context) error { return ctx.Err() }

@@ -148,4 +148,11 @@ func (t *tx) CompleteReceipt(ctx context.Context, held coord.Receipt, o coord.Re
 	return t.store.completeReceipt(t.now, held, o)
 }
 
+func (t *tx) Fence(ctx context.Context, term coord.Term) error {
+	if err := t.usable(ctx); err != nil {
+		return err
+	}
+	return t.store.fence(t.now, term)
+}
+
 func (t *tx) Unwrap() any { return nil }

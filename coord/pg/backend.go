@@ -91,8 +91,10 @@ func open(o Options) (b *backend, err error) {
 	b.feed = feed.New(broadcaster{b})
 	b.publishes = batch.New(publishBatch, publishFlights, b.publishShared).Bound(publishBytes, row.Size).
 		Refuse(row.WaitingPublishes, row.WaitingBytes)
-	b.decisions = batch.New(limitBatch, limitFlights, b.decideShared).Refuse(limitWaiting, 0)
+	b.decisions = batch.New(limitBatch, limitFlights, b.decideShared).Refuse(limitWaiting, 0).
+		Bound(limitBuckets, func(limits []coord.Limit) int { return len(limits) })
 	b.looks = batch.New(limitBatch, 1, b.lookShared).Refuse(limitWaiting, 0)
+	b.resets = batch.New(1, 1, b.reset).Refuse(limitWaiting, 0)
 	b.entries = batch.New(changeBatch, changeFlights, b.changeShared).Bound(changeEntries, func(c []change) int { return len(c) })
 	b.issues = batch.New(ticketBatch, ticketFlights, b.issueShared)
 	b.redemptions = batch.New(ticketBatch, ticketFlights, b.redeemShared)
@@ -118,6 +120,7 @@ type backend struct {
 	cancels        hint.Hub // runs may have been asked to stop
 	changes        hint.Hub // the directory may have changed
 	receiptChanges hint.Hub
+	leaderChanges  hint.Hub
 	issues         *batch.Batcher[newTicket, time.Time]
 	redemptions    *batch.Batcher[coord.TicketHash, *row.Ticket]
 	begins         *batch.Batcher[coord.ReceiptFor, row.Receipt]
@@ -126,6 +129,7 @@ type backend struct {
 	publishes      *batch.Batcher[[]row.NewEvent, []coord.Position]
 	decisions      *batch.Batcher[[]coord.Limit, []coord.Decision]
 	looks          *batch.Batcher[coord.Limit, coord.Decision]
+	resets         *batch.Batcher[string, struct{}]
 	bell           *doorbell
 	reader         *reader
 	listener       *listener
@@ -142,7 +146,7 @@ func (b *backend) ready(ctx context.Context) error {
 	if err := b.Ping(ctx); err != nil {
 		return err
 	}
-	_, err := b.coordination.NewRaw(`SELECT FROM coord_runs, coord_topics, coord_limits, coord_tickets, coord_calls, coord_receipts LIMIT 0`).Exec(ctx)
+	_, err := b.coordination.NewRaw(`SELECT FROM coord_runs, coord_topics, coord_limits, coord_tickets, coord_calls, coord_receipts, coord_leaders LIMIT 0`).Exec(ctx)
 	if e, ok := errors.AsType[*pq.Error](err); ok && e.Code == undefinedTable {
 		return fmt.Errorf("the database lacks the schema, see migrations.Up: %w", err)
 	}
@@ -165,6 +169,7 @@ func (b *backend) Broadcaster() coord.Broadcaster { return broadcaster{b} }
 func (b *backend) Directory() coord.Directory     { return directory{b} }
 func (b *backend) Calls() coord.Calls             { return calls{b} }
 func (b *backend) Receipts() coord.Receipts       { return receipts{b} }
+func (b *backend) Elector() coord.Elector         { return elector{b} }
 
 func (b *backend) Ping(ctx context.Context) error {
 	var readOnly []bool

@@ -12,6 +12,7 @@ import (
 	"github.com/uptrace/bun"
 
 	"github.com/tandemhq/tandem/coord"
+	"github.com/tandemhq/tandem/coord/internal/batch"
 	"github.com/tandemhq/tandem/coord/internal/row"
 )
 
@@ -20,6 +21,7 @@ type limiter struct{ b *backend }
 // Concurrent decisions of one replica share a statement.
 const (
 	limitBatch   = 32     // calls
+	limitBuckets = 256    // that they ask for together; a call for more goes alone
 	limitFlights = 3      // statements at a time, when they are full or take long
 	limitWaiting = 10_000 // calls that wait for one
 )
@@ -34,17 +36,29 @@ func limiterTimeouts(deadline time.Duration) map[string]string {
 }
 
 // limitTime bounds a statement that the server does not end in time, so that those who
-// come later find a connection.
+// come later find a connection. That its caller leaves, who does not wait for it, does not
+// end it: that would cost the connection.
 func (b *backend) limitTime(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, 2*b.o.Limiter.Deadline)
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(2*b.o.Limiter.Deadline, batch.Timeout))
+	stop := context.AfterFunc(bounded, b.giveUpIdle)
+	return bounded, func() {
+		stop()
+		cancel()
+	}
 }
 
-// limitError is storeError. Where a connection leads to nowhere the idle ones do too: they
-// are given up, so that not each is to be found out by a caller of its own.
-func (b *backend) limitError(ctx context.Context, err error) error {
-	if err = storeError(ctx, err); errors.Is(err, coord.ErrUnavailable) || ctx.Err() != nil {
-		b.limits.SetMaxIdleConns(0)
-		b.limits.SetMaxIdleConns(limiterConns)
+// giveUpIdle closes the limiter's idle connections. Where one leads to nowhere they do too,
+// and not each is to be found out by a caller of its own.
+func (b *backend) giveUpIdle() {
+	b.limits.SetMaxIdleConns(0)
+	b.limits.SetMaxIdleConns(limiterConns)
+}
+
+// limitError is storeError for a statement that limitTime has bounded.
+func (b *backend) limitError(bounded context.Context, err error) error {
+	err = storeError(context.WithoutCancel(bounded), err)
+	if errors.Is(err, coord.ErrUnavailable) && bounded.Err() == nil {
+		b.giveUpIdle()
 	}
 	return err
 }
@@ -79,10 +93,10 @@ func (b *backend) lookShared(ctx context.Context, limits []coord.Limit) ([]coord
 	}
 	var ahead pq.Int64Array
 	err := b.limits.NewRaw(`SELECT array_agg(greatest(COALESCE(
-			(SELECT l.tat FROM coord_limits l WHERE l.key = substring(?0::bytea FROM i * 16 - 15 FOR 16)), 0) - `+micros+`, 0) ORDER BY i)
-		FROM generate_series(1, ?1) AS i`, keys, len(limits)).Scan(bounded, &ahead)
+			(SELECT l.tat FROM coord_limits l WHERE l.key = substring(?0::bytea FROM i * 16 - 15 FOR 16)), 0), clock) - clock ORDER BY i)
+		FROM generate_series(1, ?1) AS i, (SELECT `+micros+` AS clock OFFSET 0) AS c`, keys, len(limits)).Scan(bounded, &ahead)
 	if err != nil {
-		return nil, b.limitError(ctx, err)
+		return nil, b.limitError(bounded, err)
 	}
 	ds := make([]coord.Decision, len(limits))
 	for i, limit := range limits {
@@ -104,7 +118,7 @@ func (b *backend) decideShared(ctx context.Context, calls [][]coord.Limit) ([][]
 		err = a.rest(bounded, b.limits, asks)
 	}
 	if err != nil {
-		return nil, b.limitError(ctx, err)
+		return nil, b.limitError(bounded, err)
 	}
 	return a.ds, nil
 }
@@ -221,9 +235,18 @@ func (a *answers) rest(ctx context.Context, db bun.IDB, asks []ask) error {
 	return nil
 }
 
+// Reset has a statement of its own, but for Peek's reason does not wait for it by itself.
 func (l limiter) Reset(ctx context.Context, key string) error {
-	_, err := l.b.limits.NewRaw(`DELETE FROM coord_limits WHERE key = ?`, row.LimitKey(key)).Exec(ctx)
-	return storeError(ctx, err)
+	_, err := l.b.resets.Do(ctx, key)
+	return err
+}
+
+// reset forgives one key.
+func (b *backend) reset(ctx context.Context, key []string) ([]struct{}, error) {
+	bounded, cancel := b.limitTime(ctx)
+	defer cancel()
+	_, err := b.limits.NewRaw(`DELETE FROM coord_limits WHERE key = ?`, row.LimitKey(key[0])).Exec(bounded)
+	return make([]struct{}, 1), b.limitError(bounded, err)
 }
 
 // Reap uses the pool for the work, where a statement may take its time.

@@ -1,9 +1,13 @@
 package pg
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"math"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -201,11 +205,94 @@ func TestContendedBucketMintsNothing(t *testing.T) {
 	}
 }
 
+// A call that was refused by what somebody else took meanwhile has locked that bucket all the
+// same. It lets go of it before buckets are locked that come earlier in the order of keys.
+func TestRefusedCallsWaitInNoCircle(t *testing.T) {
+	b := openBackend(t, testenv.NewDatabase(t, "coord_inside", migrate))
+	limit := func(key string) coord.Limit {
+		return coord.Limit{Key: key, Rate: 1, Per: time.Hour, Burst: 2, Cost: 1}
+	}
+	early, late := limit("a"), limit("b")
+	if bytes.Compare(row.LimitKey(early.Key), row.LimitKey(late.Key)) > 0 {
+		early, late = late, early
+	}
+	exec := func(db bun.IDB, query string, args ...any) {
+		t.Helper()
+		if _, err := db.NewRaw(query, args...).Exec(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	begin := func() bun.Tx {
+		tx, err := b.db.BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = tx.Rollback() })
+		return tx
+	}
+	// The early one is to heal, which is what the second function is for.
+	exec(b.db, `INSERT INTO coord_limits VALUES (?0, 1::bigint << 60), (?1, 0)`, row.LimitKey(early.Key), row.LimitKey(late.Key))
+	admin := openBackend(t, b.o.URL).db
+	blocks := func(tx bun.Tx) {
+		t.Helper()
+		var pid int
+		if err := tx.NewRaw(`SELECT pg_backend_pid()`).Scan(t.Context(), &pid); err != nil {
+			t.Fatal(err)
+		}
+		for blocked := false; !blocked; {
+			err := admin.NewRaw(`SELECT EXISTS (SELECT FROM pg_stat_activity WHERE ? = ANY (pg_blocking_pids(pid)))`, pid).
+				Scan(t.Context(), &blocked)
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+
+	taker, other := begin(), begin()
+	exec(taker, `UPDATE coord_limits SET tat = coord_micros() + ? WHERE key = ?`, late.GCRA().Window, row.LimitKey(late.Key))
+	exec(other, `SELECT FROM coord_limits WHERE key = ? FOR UPDATE`, row.LimitKey(early.Key))
+	type answer struct {
+		ds  [][]coord.Decision
+		err error
+	}
+	answers := make(chan answer)
+	go func() {
+		ds, err := b.decideShared(t.Context(), [][]coord.Limit{{early}, {late}})
+		answers <- answer{ds, err}
+	}()
+	blocks(taker)
+	if err := taker.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	blocks(other)
+	exec(other, `SELECT FROM coord_limits WHERE key = ? FOR UPDATE`, row.LimitKey(late.Key))
+	if err := other.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if a := <-answers; a.err != nil || a.ds[0][0].Allowed || a.ds[1][0].Allowed {
+		t.Errorf("the decisions are %+v, %v", a.ds, a.err)
+	}
+}
+
 // TestLimitPlans pins that buckets are found by their key, though the plans were made when
-// there was none.
+// there was none, or one.
 func TestLimitPlans(t *testing.T) {
+	for name, before := range map[string]string{
+		"nothing known": ``,
+		"one bucket":    `INSERT INTO coord_limits VALUES ('\x00', 0); VACUUM ANALYZE coord_limits`,
+	} {
+		t.Run(name, func(t *testing.T) { limitPlans(t, before) })
+	}
+}
+
+func limitPlans(t *testing.T, before string) {
 	conn, plans := explained(t, migrated(t))
 	db := bun.NewDB(conn, pgdialect.New())
+	for text := range strings.SplitSeq(`ALTER TABLE coord_limits SET (autovacuum_enabled = off);`+before, ";") {
+		if _, err := db.ExecContext(t.Context(), text); err != nil {
+			t.Fatal(err)
+		}
+	}
 	ask := func() {
 		t.Helper()
 		var calls [][]coord.Limit
@@ -222,8 +309,8 @@ func TestLimitPlans(t *testing.T) {
 		}
 	}
 	ask()
-	_, err := db.ExecContext(t.Context(), `ALTER TABLE coord_limits SET (autovacuum_enabled = off);
-		INSERT INTO coord_limits SELECT substring(sha256(i::text::bytea) FOR 16), 0 FROM generate_series(100, 20000) AS i`)
+	_, err := db.ExecContext(t.Context(),
+		`INSERT INTO coord_limits SELECT substring(sha256(i::text::bytea) FOR 16), 0 FROM generate_series(100, 20000) AS i`)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -237,6 +324,137 @@ func TestLimitPlans(t *testing.T) {
 		if n, _ := strconv.Atoi(found[1]); n > 21 {
 			t.Errorf("%s:\n%s", found[0], all)
 		}
+	}
+}
+
+// A bucket that holds the least or the largest number there is answers all the same, and
+// heals.
+func TestBucketsFarOffHeal(t *testing.T) {
+	b := openBackend(t, testenv.NewDatabase(t, "coord_inside", migrate))
+	l := limiter{b}
+	for _, test := range []struct {
+		name    string
+		tat     int64
+		allowed bool
+	}{{"future", math.MaxInt64, false}, {"past", math.MinInt64, true}} {
+		for name, ask := range map[string]func(limit coord.Limit) (coord.Decision, error){
+			"Peek":  func(limit coord.Limit) (coord.Decision, error) { return l.Peek(t.Context(), limit) },
+			"Allow": func(limit coord.Limit) (coord.Decision, error) { return l.Allow(t.Context(), limit) },
+			"AllowAll": func(limit coord.Limit) (coord.Decision, error) {
+				other := coord.Limit{Key: "other", Rate: 1000, Per: time.Second, Burst: 1000, Cost: 1}
+				ds, err := l.AllowAll(t.Context(), other, limit)
+				if err != nil {
+					return coord.Decision{}, err
+				}
+				return ds[1], nil
+			},
+		} {
+			limit := coord.Limit{Key: test.name + name, Rate: 1, Per: time.Hour, Burst: 2, Cost: 1}
+			_, err := b.db.NewRaw(`INSERT INTO coord_limits VALUES (?, ?)`, row.LimitKey(limit.Key), test.tat).Exec(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d, err := ask(limit); err != nil || d.Allowed != test.allowed || d.ResetAfter > 2*time.Hour {
+				t.Errorf("%s in the far %s: %+v, %v", name, test.name, d, err)
+			}
+			if name == "Peek" {
+				continue
+			}
+			if d, err := l.Peek(t.Context(), limit); err != nil || d.ResetAfter > 2*time.Hour || d.ResetAfter == 0 {
+				t.Errorf("%s in the far %s left %+v, %v", name, test.name, d, err)
+			}
+		}
+	}
+}
+
+// Callers who leave cost no connection: neither their own nor the idle ones.
+func TestCallersWhoLeaveCostNoConnection(t *testing.T) {
+	b := openBackend(t, testenv.NewDatabase(t, "coord_inside", migrate))
+	l := limiter{b}
+	limit := coord.Limit{Key: "k", Rate: 1, Per: time.Hour, Burst: 1000, Cost: 1}
+	for name, ask := range map[string]func(ctx context.Context) error{
+		"Allow": func(ctx context.Context) error {
+			_, err := l.Allow(ctx, limit)
+			return err
+		},
+		"Reset": func(ctx context.Context) error { return l.Reset(ctx, limit.Key) },
+	} {
+		if _, err := l.Allow(t.Context(), limit); err != nil {
+			t.Fatal(err)
+		}
+		holder, err := b.db.BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer holder.Rollback()
+		if _, err := holder.ExecContext(t.Context(), `SELECT FROM coord_limits FOR UPDATE`); err != nil {
+			t.Fatal(err)
+		}
+		ctx, leave := context.WithCancel(t.Context())
+		defer leave()
+		left := make(chan error)
+		go func() { left <- ask(ctx) }()
+		for waits := false; !waits; {
+			err := b.db.NewRaw(`SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database()
+				AND wait_event_type = 'Lock' AND query LIKE '%coord_%')`).Scan(t.Context(), &waits)
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		other := limit
+		other.Key = "other of " + name
+		if _, err := l.Allow(t.Context(), other); err != nil { // by another connection
+			t.Fatal(err)
+		}
+		before := b.limits.Stats().OpenConnections
+		leave()
+		if err := <-left; !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: who left got %v", name, err)
+		}
+		if err := holder.Rollback(); err != nil {
+			t.Fatal(err)
+		}
+		for b.limits.Stats().InUse > 0 && t.Context().Err() == nil {
+			runtime.Gosched()
+		}
+		if after := b.limits.Stats(); before < 2 || after.OpenConnections != before || after.MaxIdleClosed > 0 {
+			t.Errorf("%s: there were %d connections, and then %d; %d idle ones were closed",
+				name, before, after.OpenConnections, after.MaxIdleClosed)
+		}
+	}
+}
+
+// longest is the length of the longest statement that a pool has carried out.
+type longest struct{ atomic.Int64 }
+
+func (*longest) BeforeQuery(ctx context.Context, _ *bun.QueryEvent) context.Context { return ctx }
+
+func (l *longest) AfterQuery(_ context.Context, e *bun.QueryEvent) {
+	for n := int64(len(e.Query)); n > l.Load(); {
+		l.Store(n)
+	}
+}
+
+// Calls for very many buckets don't share a statement, for which all others would wait.
+func TestLargeCallsAreNotGathered(t *testing.T) {
+	b, statements := openBackend(t, testenv.NewDatabase(t, "coord_inside", migrate)), &longest{}
+	b.limits = b.limits.WithQueryHook(statements)
+	var callers sync.WaitGroup
+	for caller := range 32 {
+		callers.Go(func() {
+			limits := make([]coord.Limit, 200)
+			for i := range limits {
+				limits[i] = coord.Limit{Key: fmt.Sprint(caller, "/", i), Rate: 1, Per: time.Second, Burst: 9, Cost: 1}
+			}
+			if _, err := (limiter{b}).AllowAll(t.Context(), limits...); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	callers.Wait()
+	// Some 60 bytes each.
+	if n := statements.Load(); n > 100*limitBuckets {
+		t.Errorf("a statement has %d bytes", n)
 	}
 }
 

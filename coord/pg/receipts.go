@@ -139,9 +139,10 @@ func completeReceipts(ctx context.Context, db bun.IDB, calls []completion) ([]bo
 	return inPlace(order, completed), nil
 }
 
-// Release draws another token, so that the one that was held is good no more.
+// Release draws another token, so that the one that was held is good no more, and lets the
+// lease have ended whatever the clock shows.
 func (r receipts) Release(ctx context.Context, held coord.Receipt) error {
-	res, err := r.b.db.NewRaw(`UPDATE coord_receipts SET holder = '', token = nextval('coord_receipt_tokens'), until = coord_clock()
+	res, err := r.b.db.NewRaw(`UPDATE coord_receipts SET holder = '', token = nextval('coord_receipt_tokens'), until = '-infinity'
 		WHERE key = ? AND token = ? AND NOT done`, row.ReceiptKey(held.Key), held.Token).Exec(ctx)
 	if err != nil {
 		return storeError(ctx, err)

@@ -138,6 +138,10 @@ func (t *tx) CompleteReceipt(ctx context.Context, held coord.Receipt, o coord.Re
 	return storeError(ctx, err)
 }
 
+func (t *tx) Fence(ctx context.Context, term coord.Term) error {
+	return storeError(ctx, fence(ctx, t.Tx, term))
+}
+
 func (t *tx) Unwrap() any { return t.Tx }
 
 // news is what a change may be to others.
@@ -150,8 +154,9 @@ const (
 	newCalls         // calls have ended
 	newEntries       // the directory has changed
 	newReceipts      // were completed or released
+	newLeaders       // may be elected: one has resigned
 
-	anything = newEvents | newRuns | newCancels | newCalls | newEntries | newReceipts
+	anything = newEvents | newRuns | newCancels | newCalls | newEntries | newReceipts | newLeaders
 )
 
 // ring announces what was committed: at once to this process, and by the doorbell
@@ -180,5 +185,8 @@ func (b *backend) wake(n news) {
 	}
 	if n&newReceipts != 0 {
 		b.receiptChanges.Notify()
+	}
+	if n&newLeaders != 0 {
+		b.leaderChanges.Notify()
 	}
 }

@@ -202,6 +202,13 @@ func (t *tx) CompleteReceipt(ctx context.Context, held coord.Receipt, o coord.Re
 	})
 }
 
+func (t *tx) Fence(ctx context.Context, term coord.Term) error {
+	return t.do(ctx, func() error {
+		_, err := t.fence(ctx, term)
+		return err
+	})
+}
+
 func (t *tx) Unwrap() any { return t.Tx }
 
 // news is what a transaction may have brought.
@@ -212,6 +219,7 @@ type news struct {
 	calls    bool // that have ended
 	entries  bool // of the directory have changed
 	receipts bool // were completed or released
+	leaders  bool // have resigned
 }
 
 // ring announces what a transaction has committed, at once to this process. The
@@ -234,5 +242,8 @@ func (b *backend) ring(n news) {
 	}
 	if n.receipts {
 		b.receiptChanges.Notify()
+	}
+	if n.leaders {
+		b.leaderChanges.Notify()
 	}
 }

@@ -32,7 +32,7 @@ DECLARE
     i integer := 1;
     last integer;
 BEGIN
-    SELECT array_agg(greatest(COALESCE((SELECT l.tat FROM coord_limits l WHERE l.key = substring(keys FROM p * 16 - 15 FOR 16)), 0) - clock, 0))
+    SELECT array_agg(greatest(COALESCE((SELECT l.tat FROM coord_limits l WHERE l.key = substring(keys FROM p * 16 - 15 FOR 16)), 0), clock) - clock)
     INTO ahead FROM unnest(places) AS p;
     WHILE i <= n LOOP
         granted := true;
@@ -69,7 +69,7 @@ BEGIN
         last := i;
         LOOP
             IF may[i] THEN
-                ahead[last] := greatest(tats[places[last]] - clock, 0);
+                ahead[last] := greatest(tats[places[last]], clock) - clock;
                 granted := granted AND least(ahead[last], most[last]) + costs[last] <= most[last];
             END IF;
             EXIT WHEN last = n OR calls[last + 1] <> calls[i];
@@ -88,7 +88,7 @@ BEGIN
     END LOOP;
     PERFORM set_config('synchronous_commit', 'off', true);
     UPDATE coord_limits AS l SET tat = u.tat FROM unnest(tats, were) WITH ORDINALITY AS u (tat, old, i)
-    WHERE l.key = substring(keys FROM u.i::integer * 16 - 15 FOR 16) AND u.tat <> u.old;
+    WHERE l.key = ANY (ARRAY[substring(keys FROM u.i::integer * 16 - 15 FOR 16)]) AND u.tat <> u.old;
     RETURN ahead;
 END $$;
 -- +goose StatementEnd
@@ -103,7 +103,8 @@ END $$;
 -- A row that the snapshot denies is neither locked nor written. The others are changed in
 -- the order of keys. Where one was changed by somebody else meanwhile, READ COMMITTED
 -- computes the condition and the value again, on the row as it is then and by the clock
--- as it is then.
+-- as it is then. ANY of one keeps a plan that is made while there are few buckets from
+-- reading all of them in the order of keys, which "=" allows.
 -- +goose StatementBegin
 CREATE FUNCTION coord_allow(keys bytea, costs bigint[], totals bigint[], most bigint[])
 RETURNS bigint[]
@@ -118,8 +119,8 @@ BEGIN
     WITH granted AS (
         UPDATE coord_limits AS l SET tat = greatest(l.tat, coord_micros()) + r.total
         FROM unnest(totals, most) WITH ORDINALITY AS r (total, most, i)
-        WHERE l.key = substring(keys FROM r.i::integer * 16 - 15 FOR 16)
-            AND l.tat + r.total <= coord_micros() + r.most AND r.total <= r.most
+        WHERE l.key = ANY (ARRAY[substring(keys FROM r.i::integer * 16 - 15 FOR 16)])
+            AND l.tat <= coord_micros() + r.most - r.total AND r.total <= r.most
         RETURNING r.i::integer AS i, greatest(l.tat - r.total - coord_micros(), 0) AS ahead
     ) SELECT array_agg(g.i), array_agg(g.ahead) INTO granted, ahead FROM granted g;
     IF granted IS NOT NULL THEN
@@ -131,15 +132,16 @@ BEGIN
     clock := coord_micros();
     SELECT array_agg(CASE WHEN a.ahead + r.cost > r.most AND a.ahead <= r.most THEN a.ahead ELSE -1 END) INTO others
     FROM unnest(costs, most) WITH ORDINALITY AS r (cost, most, i), LATERAL (
-        SELECT greatest(COALESCE((SELECT l.tat FROM coord_limits l WHERE l.key = substring(keys FROM r.i::integer * 16 - 15 FOR 16)), 0)
-            - clock, 0) AS ahead OFFSET 0
+        SELECT greatest(COALESCE((SELECT l.tat FROM coord_limits l WHERE l.key = substring(keys FROM r.i::integer * 16 - 15 FOR 16)), 0),
+            clock) - clock AS ahead OFFSET 0
     ) AS a;
     IF granted IS NOT NULL THEN
         FOR k IN 1..cardinality(granted) LOOP
             others[granted[k]] := ahead[k];
         END LOOP;
-    ELSIF -1 = ANY (others) AND costs = totals THEN
-        -- Nothing is locked yet, so that nobody can wait in a circle.
+    ELSIF -1 = ANY (others) AND costs = totals AND pg_current_xact_id_if_assigned() IS NULL THEN
+        -- Nothing is locked yet, so that nobody can wait in a circle. A row that was to be
+        -- changed and then was not, because of what somebody else had changed, is locked.
         RETURN coord_allow_all(keys, ordinals, ordinals, costs, most)
         FROM (SELECT array_agg(i) AS ordinals FROM generate_series(1, cardinality(costs)) AS i) AS o;
     END IF;
