@@ -22,6 +22,9 @@ const (
 	notSupported      = "0A000" // as an answer to BEGIN: a standby
 )
 
+// poolClosed is the text of an error for which database/sql has no name.
+const poolClosed = "sql: database is closed"
+
 // storeError gives an error of the database its sentinel.
 func storeError(ctx context.Context, err error) error {
 	if err == nil {
@@ -46,6 +49,8 @@ func storeError(ctx context.Context, err error) error {
 		return fmt.Errorf("%w: %w", coord.ErrUnavailable, err)
 	}
 	switch {
+	case err.Error() == poolClosed:
+		return coord.ErrClosed
 	case errors.Is(err, driver.ErrBadConn), errors.Is(err, sql.ErrConnDone):
 		return fmt.Errorf("%w: %w", coord.ErrUnavailable, err)
 	case isNet(err):
