@@ -463,9 +463,12 @@ func (c *cluster) chat(p *person, room int64) *chatter {
 
 func (ch *chatter) run() {
 	defer close(ch.done)
+	pace := time.NewTicker(25 * time.Millisecond) // a person may write 50 times a second
+	defer pace.Stop()
 	tries := 0
 	for i := 0; ; i++ {
 		ch.insist(ch.room, "chat "+strconv.Itoa(i), func() string {
+			<-pace.C
 			urls := *ch.urls.Load()
 			tries++
 			return urls[tries%len(urls)]
