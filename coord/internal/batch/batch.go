@@ -107,7 +107,7 @@ func (b *Batcher[T, R]) enter(c *call[T, R]) error {
 	defer b.mu.Unlock()
 	n := len(b.waiting)
 	if n > 0 && (b.mostWaiting > 0 && n >= b.mostWaiting || b.maxWaiting > 0 && b.bytes+c.size > b.maxWaiting) {
-		return &coord.BackpressureError{Waiting: n, Lag: c.came.Sub(b.waiting[0].came)}
+		return &coord.BackpressureError{Waiting: n, Lag: max(0, c.came.Sub(b.waiting[0].came))} // that one may have come later, and entered before
 	}
 	b.waiting = append(b.waiting, c)
 	b.bytes += c.size

@@ -11,8 +11,8 @@ let asking = 0
 
 hear({
   presence(person) {
-    if (asking) heard.add(person.user_id)
-    if (state.presence[person.user_id]) state.presence[person.user_id] = person
+    if (asking) heard.add(person.user_id) // also of whom nothing is known yet: the answer is older
+    if (asking || state.presence[person.user_id]) state.presence[person.user_id] = person
   },
 })
 
