@@ -47,8 +47,13 @@ func (t transaction) admitted(ctx context.Context, o coord.ClaimOptions) ([]row.
 		return nil, err
 	}
 	found = append(found, rescued...)
-	if of, err = names(slices.DeleteFunc(slices.Clone(o.Kinds), full)); err != nil {
-		return nil, err
+	// Of each limited kind by itself: when its places are taken, what it had to wait for is left to others.
+	kinds := [][]string{slices.DeleteFunc(slices.Clone(o.Kinds), limited)}
+	for _, kind := range o.Kinds {
+		known := slices.ContainsFunc(kinds, func(some []string) bool { return slices.Contains(some, kind) })
+		if limited(kind) && !full(kind) && !known {
+			kinds = append(kinds, []string{kind})
+		}
 	}
 	var lanes []lane
 	err = t.each(ctx, t.prepared.lanes, nil, func(rows *sql.Rows) error {
@@ -68,11 +73,16 @@ func (t transaction) admitted(ctx context.Context, o coord.ClaimOptions) ([]row.
 		if most <= 0 {
 			continue
 		}
-		waiting, err := t.runs(ctx, t.prepared.lane, most, t.now.UnixMicro(), of, l.gate, l.limit)
-		if err != nil {
-			return nil, err
+		for _, some := range kinds {
+			if of, err = names(some); err != nil {
+				return nil, err
+			}
+			waiting, err := t.runs(ctx, t.prepared.lane, most, t.now.UnixMicro(), of, l.gate, l.limit)
+			if err != nil {
+				return nil, err
+			}
+			found = append(found, waiting...)
 		}
-		found = append(found, waiting...)
 	}
 	return pick(found, o, taken), nil
 }
