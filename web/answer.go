@@ -20,6 +20,7 @@ import (
 	"github.com/tandemhq/tandem/app/tools"
 	"github.com/tandemhq/tandem/app/webhook"
 	"github.com/tandemhq/tandem/coord"
+	"github.com/tandemhq/tandem/coord/httplimit"
 )
 
 // How large a request's body may be.
@@ -40,7 +41,7 @@ func (h *handler) bounded(bodyLimit int64, next http.Handler) http.Handler {
 		r.Body = http.MaxBytesReader(w, r.Body, bodyLimit)
 		address := h.clients.address(r)
 		next.ServeHTTP(w, r.WithContext(audit.WithClient(r.Context(), audit.Client{
-			Address: address.String(), Network: limitKey(address), Agent: r.UserAgent(),
+			Address: address.String(), Network: httplimit.AddressKey(address), Agent: r.UserAgent(),
 		})))
 	})
 }

@@ -24,9 +24,6 @@ func newClients(trustedProxies []string) (*clients, error) {
 
 func (c *clients) address(r *http.Request) netip.Addr { return c.Address(r) }
 
-// limitKey is the address as a limit counts it.
-func limitKey(addr netip.Addr) string { return httplimit.AddressKey(addr) }
-
 // operator reports whether a request comes from who runs the program: it has the
 // metrics token or, without one, is from this machine and came through no proxy.
 // A proxy on this machine may say nothing of itself, so that counts only where

@@ -47,7 +47,8 @@ func (t transaction) admitted(ctx context.Context, o coord.ClaimOptions) ([]row.
 		return nil, err
 	}
 	found = append(found, rescued...)
-	// Of each limited kind by itself: when its places are taken, what it had to wait for is left to others.
+	// Each limited kind is looked at by itself: while this claim takes its last places, those of its runs
+	// that are left must not hide a run of another kind behind them.
 	kinds := [][]string{slices.DeleteFunc(slices.Clone(o.Kinds), limited)}
 	for _, kind := range o.Kinds {
 		known := slices.ContainsFunc(kinds, func(some []string) bool { return slices.Contains(some, kind) })
