@@ -16,6 +16,7 @@ type Backend interface {
 	Calls() Calls
 	Receipts() Receipts
 	Elector() Elector
+	Keyring() Keyring
 
 	// InTx runs fn in one transaction of the store and commits when fn returns
 	// nil. What fn does through tx, and on a SQL driver the caller's own rows
@@ -75,6 +76,12 @@ type Tx interface {
 	// the term is over, by the store's clock too. Return that error. Otherwise no new term
 	// begins before the transaction has ended.
 	Fence(ctx context.Context, t Term) error
+	// ChangeRing changes a ring of keys and returns what it is then. Changes of a ring take
+	// turns. The transaction must have the Fence of a term, unless the ring had no keys: the
+	// first may be anybody's. Errors: ErrConflict when the ring has been changed since
+	// RingChange.Revision, or can't be so, see [Ring.Change]; ErrInvalid, from InTx without a
+	// Fence.
+	ChangeRing(ctx context.Context, c RingChange) (Ring, error)
 	// Unwrap returns the driver's transaction: a bun.Tx (which embeds *sql.Tx) on
 	// the PostgreSQL and SQLite drivers, nil on memory.
 	Unwrap() any

@@ -13,6 +13,7 @@
 //   - [Receipts] let what is asked for under one key be done once, and all who ask
 //     get its outcome;
 //   - the [Elector] lets one replica at a time lead, and no past leader write;
+//   - the [Keyring] keeps keys that all replicas share, and that are replaced;
 //   - [Calls] are questions whose one answer reaches whoever waits, on any
 //     replica.
 //
@@ -34,6 +35,7 @@
 //	a ticket is redeemed at most once           yes            yes            yes
 //	a key has one outcome, while that is kept   yes            yes            yes
 //	terms of a name never overlap in effect ⁵   yes            yes            yes
+//	a ring has exactly one key that signs       yes            yes            yes
 //	at most Burst + Rate·t/Per is granted ⁴     yes            yes            yes
 //	events are dense and in order per topic     yes            yes            yes
 //	resume without a gap, or a reset            yes            yes            while the process lives

@@ -56,6 +56,7 @@ type (
 	fakeCalls       struct{ *fake }
 	fakeReceipts    struct{ *fake }
 	fakeElector     struct{ *fake }
+	fakeKeyring     struct{ *fake }
 	fakeTx          struct{ *fake }
 )
 
@@ -67,6 +68,7 @@ func (f *fake) Directory() Directory       { return fakeDirectory{f} }
 func (f *fake) Calls() Calls               { return fakeCalls{f} }
 func (f *fake) Receipts() Receipts         { return fakeReceipts{f} }
 func (f *fake) Elector() Elector           { return fakeElector{f} }
+func (f *fake) Keyring() Keyring           { return fakeKeyring{f} }
 func (f *fake) Ping(context.Context) error { return f.call("Backend.Ping") }
 func (f *fake) Close(context.Context) error {
 	return f.call("Backend.Close")
@@ -254,6 +256,11 @@ func (f fakeElector) Leaders(context.Context) ([]Leadership, error) {
 }
 func (f fakeElector) Changes() (<-chan struct{}, func()) { return nil, func() {} }
 
+func (f fakeKeyring) Load(_ context.Context, known Ring) (Ring, error) {
+	return known, f.call("Keyring.Load")
+}
+func (f fakeKeyring) Changes() (<-chan struct{}, func()) { return nil, func() {} }
+
 func (f fakeDirectory) Join(context.Context, NewMember) (Member, error) {
 	if err := f.call("Directory.Join"); err != nil {
 		return nil, err
@@ -320,7 +327,10 @@ func (f fakeTx) CompleteReceipt(context.Context, Receipt, ReceiptOutcome) error 
 	return f.call("Tx.CompleteReceipt")
 }
 func (f fakeTx) Fence(context.Context, Term) error { return f.call("Tx.Fence") }
-func (f fakeTx) Unwrap() any                       { return f.fake }
+func (f fakeTx) ChangeRing(_ context.Context, c RingChange) (Ring, error) {
+	return Ring{Name: c.Ring, Revision: c.Revision + 1}, f.call("Tx.ChangeRing")
+}
+func (f fakeTx) Unwrap() any { return f.fake }
 
 // secret is that of a ticket. It must not turn up anywhere.
 const secret = "s3cr3t-s3cr3t-s3cr3t-0"
@@ -517,6 +527,9 @@ var operations = []operation{
 	{"Elector.Leaders", "elector.leaders", "", 1, func(ctx context.Context, o objects) error {
 		return one(o.b.Elector().Leaders(ctx))
 	}},
+	{"Keyring.Load", "keyring.load", "tokens", 1, func(ctx context.Context, o objects) error {
+		return one(o.b.Keyring().Load(ctx, Ring{Name: "tokens"}))
+	}},
 	{"Calls.Reap", "calls.reap", "", 1, func(ctx context.Context, o objects) error {
 		return one(o.b.Calls().Reap(ctx, time.Hour))
 	}},
@@ -579,6 +592,9 @@ var operations = []operation{
 		return o.tx.CompleteReceipt(ctx, okHold, ReceiptOutcome{})
 	}},
 	{"Tx.Fence", "tx.fence", "reaper", 1, func(ctx context.Context, o objects) error { return o.tx.Fence(ctx, okTerm) }},
+	{"Tx.ChangeRing", "tx.change_ring", "tokens", 1, func(ctx context.Context, o objects) error {
+		return one(o.tx.ChangeRing(ctx, RingChange{Ring: "tokens"}))
+	}},
 	{"Tx.CancelCall", "tx.cancel_call", string(okCall), 1, func(ctx context.Context, o objects) error {
 		return o.tx.CancelCall(ctx, okCall, "no longer needed")
 	}},
@@ -589,9 +605,9 @@ var operations = []operation{
 // withoutError are the methods that can't fail.
 var withoutError = []string{
 	"Backend.Claimer", "Backend.Tickets", "Backend.Limiter", "Backend.Broadcaster", "Backend.Directory", "Backend.Calls",
-	"Backend.Receipts", "Backend.Elector",
+	"Backend.Receipts", "Backend.Elector", "Backend.Keyring",
 	"Claimer.Hints", "Claimer.Cancels", "Stream.Remove", "Stream.Positions", "Stream.Lag", "Stream.Close", "Tx.Unwrap",
-	"Directory.Changes", "Receipts.Changes", "Elector.Changes", "Member.ID", "Member.Deadline",
+	"Directory.Changes", "Receipts.Changes", "Elector.Changes", "Keyring.Changes", "Member.ID", "Member.Deadline",
 }
 
 // TestEveryMethodIsTested fails when an interface gets a method that the tables
@@ -604,7 +620,7 @@ func TestEveryMethodIsTested(t *testing.T) {
 	var all []string
 	for _, i := range []reflect.Type{
 		reflect.TypeFor[Backend](), reflect.TypeFor[Claimer](), reflect.TypeFor[Tickets](), reflect.TypeFor[Limiter](),
-		reflect.TypeFor[Broadcaster](), reflect.TypeFor[Directory](), reflect.TypeFor[Member](), reflect.TypeFor[Calls](), reflect.TypeFor[Receipts](), reflect.TypeFor[Elector](), reflect.TypeFor[Stream](), reflect.TypeFor[Tx](),
+		reflect.TypeFor[Broadcaster](), reflect.TypeFor[Directory](), reflect.TypeFor[Member](), reflect.TypeFor[Calls](), reflect.TypeFor[Receipts](), reflect.TypeFor[Elector](), reflect.TypeFor[Keyring](), reflect.TypeFor[Stream](), reflect.TypeFor[Tx](),
 	} {
 		for m := range i.Methods() {
 			name := i.Name() + "." + m.Name

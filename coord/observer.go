@@ -20,3 +20,11 @@ type Observation struct {
 	Err   error         // as the caller got it; nil: it succeeded
 	Took  time.Duration // by the monotonic clock
 }
+
+// ListenerObserver is an [Observer] that is also told whether other replicas' news is heard of
+// at once. It is told when a driver knows that, and when it changes.
+type ListenerObserver interface {
+	Observer
+	// Listening reports that the replica hears of news at once, or why it polls for it.
+	Listening(ctx context.Context, problem error)
+}

@@ -34,6 +34,7 @@ func Wrap(driver Backend, o Options) Backend {
 	s.calls = callsSeam{s, driver.Calls()}
 	s.receipts = receiptsSeam{s, driver.Receipts()}
 	s.elector = electorSeam{s, driver.Elector()}
+	s.keyring = keyringSeam{s, driver.Keyring()}
 	return s
 }
 
@@ -57,6 +58,7 @@ type seam struct {
 	calls       callsSeam
 	receipts    receiptsSeam
 	elector     electorSeam
+	keyring     keyringSeam
 }
 
 func (s *seam) Claimer() Claimer         { return s.claimer }
@@ -67,6 +69,7 @@ func (s *seam) Directory() Directory     { return s.directory }
 func (s *seam) Calls() Calls             { return s.calls }
 func (s *seam) Receipts() Receipts       { return s.receipts }
 func (s *seam) Elector() Elector         { return s.elector }
+func (s *seam) Keyring() Keyring         { return s.keyring }
 
 func (s *seam) Ping(ctx context.Context) error {
 	return s.do(ctx, "backend.ping", "", 1, nil, func() error { return s.driver.Ping(ctx) })
@@ -103,7 +106,11 @@ func (s *seam) InTx(ctx context.Context, fn func(context.Context, Tx) error) err
 		err := s.driver.InTx(ctx, func(ctx context.Context, tx Tx) error {
 			s.txs.Add(1)
 			defer s.txs.Add(-1)
-			own = fn(context.WithValue(ctx, inTx{s}, true), txSeam{s, tx})
+			var rings ringRule
+			own = fn(context.WithValue(ctx, inTx{s}, true), txSeam{s, tx, &rings})
+			if own == nil && rings.changed && !rings.fenced {
+				return errUnfenced
+			}
 			return own
 		})
 		if own != nil {
@@ -136,7 +143,9 @@ func (s *seam) count(ctx context.Context, op, key string, items *int, bad error,
 	case s.closed.Load():
 		err = ErrClosed
 	case err == nil:
-		err = call()
+		if err = call(); repeatable[op] && errors.Is(err, ErrUnknownOutcome) && !named(err, op) && ctx.Err() == nil {
+			err = call()
+		}
 	}
 	own, isOwn := err.(ownError) //nolint:errorlint // it is never wrapped
 	switch {
@@ -157,13 +166,19 @@ func (s *seam) count(ctx context.Context, op, key string, items *int, bad error,
 // wrapError gives an error its operation, once, and makes a deadline that ran out an
 // ErrUnavailable too.
 func wrapError(op, key string, err error) error {
-	if e, ok := errors.AsType[*Error](err); ok && e.Op == op {
+	if named(err, op) {
 		return err
 	}
 	if errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, ErrUnavailable) {
 		err = fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	return &Error{Op: op, Key: key, Err: err}
+}
+
+// named reports whether an error has been through a seam already, for that operation.
+func named(err error, op string) bool {
+	e, ok := errors.AsType[*Error](err)
+	return ok && e.Op == op
 }
 
 // reading are the operations that only read. A standby answers them while it refuses to
@@ -174,7 +189,20 @@ var reading = map[string]bool{
 	"claimer.log": true, "claimer.next_due": true, "claimer.run": true, "claimer.runs": true, "claimer.task": true, "claimer.tasks": true,
 	"directory.list": true, "directory.lookup": true, "directory.members": true,
 	"elector.leaders": true,
+	"keyring.load":    true,
 	"limiter.peek":    true,
+}
+
+// repeatable are the operations that are made once more when the connection was lost before their
+// answer came: they read, and nothing of theirs has been handed on yet. Of the others the caller
+// decides, who knows whether and under which key they may be repeated.
+var repeatable = map[string]bool{
+	"broadcaster.heads": true, "broadcaster.read": true,
+	"calls.find": true, "calls.get": true, "calls.pending": true,
+	"claimer.next_due": true, "claimer.run": true, "claimer.task": true,
+	"directory.list": true, "directory.lookup": true, "directory.members": true,
+	"elector.leaders": true,
+	"keyring.load":    true,
 }
 
 // note logs when the store goes away and when it is back, once each.

@@ -5,7 +5,11 @@ import "context"
 type txSeam struct {
 	*seam
 	driver Tx
+	rings  *ringRule
 }
+
+// ringRule is what a transaction has done of what belongs together.
+type ringRule struct{ changed, fenced bool }
 
 func (s txSeam) PutTask(ctx context.Context, t Task) (stored Task, err error) {
 	bad := t.complete()
@@ -100,7 +104,18 @@ func (s txSeam) CompleteReceipt(ctx context.Context, held Receipt, o ReceiptOutc
 }
 
 func (s txSeam) Fence(ctx context.Context, t Term) error {
-	return s.run(ctx, "tx.fence", t.Name, 1, t.check(), t.begun(func() error { return s.driver.Fence(ctx, t) }))
+	err := s.run(ctx, "tx.fence", t.Name, 1, t.check(), t.begun(func() error { return s.driver.Fence(ctx, t) }))
+	s.rings.fenced = s.rings.fenced || err == nil
+	return err
+}
+
+func (s txSeam) ChangeRing(ctx context.Context, c RingChange) (r Ring, err error) {
+	err = s.run(ctx, "tx.change_ring", c.Ring, 1, c.check(), func() (err error) {
+		r, err = s.driver.ChangeRing(ctx, c)
+		return err
+	})
+	s.rings.changed = s.rings.changed || err == nil && c.Revision > 0
+	return r, err
 }
 
 func (s txSeam) Unwrap() any { return s.driver.Unwrap() }

@@ -52,7 +52,8 @@ const lockKey = 7205759403792793
 
 // Up applies what is missing of the sets and returns it, also when it fails
 // half-way. Each migration and the note that it was applied are one transaction.
-// Any number of processes may call it at once. On PostgreSQL db must allow two
+// Any number of processes may call it at once. A database that was migrated further is left as it
+// is; ErrContracted when this program can't work with it any more. On PostgreSQL db must allow two
 // connections, one of which holds the lock. The pools that the drivers' OpenDB
 // functions return have one in their field DB: of SQLite's it is Write.DB.
 func Up(ctx context.Context, db *sql.DB, d Dialect, sets ...Set) ([]Migration, error) {
@@ -65,6 +66,15 @@ func up(ctx context.Context, db *sql.DB, d Dialect, from fs.FS, sets ...Set) ([]
 		return nil, fmt.Errorf("migrations: %w", err)
 	}
 	defer unlock()
+	for _, set := range sets {
+		mine, err := newest(from, d, set)
+		if err != nil {
+			return nil, err
+		}
+		if err := aboveFloor(ctx, db, d, set, mine); err != nil {
+			return nil, err
+		}
+	}
 	var done []Migration
 	for _, set := range sets {
 		applied, err := upSet(ctx, db, d, from, set)

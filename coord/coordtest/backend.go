@@ -162,6 +162,7 @@ func afterClose(f *fixture) {
 		{"elector's Extend", func() error { return first(elector.Extend(f.ctx, term, lease)) }},
 		{"Resign", func() error { return elector.Resign(f.ctx, term) }},
 		{"Leaders", func() error { return first(elector.Leaders(f.ctx)) }},
+		{"Load", func() error { return first(b.Keyring().Load(f.ctx, coord.Ring{Name: "tokens"})) }},
 	} {
 		err := call.do()
 		if !errors.Is(err, coord.ErrClosed) {
@@ -204,6 +205,7 @@ func noLeak(f *fixture) {
 	f.publish(b, event("t", "x"))
 	f.next(stream, 1)
 	_, stopLeaders := b.Elector().Changes()
+	_, stopKeys := b.Keyring().Changes()
 	f.resign(b, f.wins(b, candidacy("reaper", "ada")))
 	_, stopReceipts := b.Receipts().Changes()
 	_, _, err = coord.Do(f.ctx, b.Receipts(), order("k", ""), effectIn(b, "t"))
@@ -218,6 +220,7 @@ func noLeak(f *fixture) {
 	stopChanges()
 	stopReceipts()
 	stopLeaders()
+	stopKeys()
 	f.received(waiting)
 	if err := goleak.Find(before); err != nil {
 		f.Errorf("after Close: %v", err)

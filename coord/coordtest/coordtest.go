@@ -121,6 +121,7 @@ func Run(t *testing.T, h Harness) {
 		{"calls", callTests},
 		{"receipts", receiptTests},
 		{"elector", electorTests},
+		{"keyring", keyringTests},
 		{"tx", txTests},
 		{"text", textTests},
 		{"faults", faultTests},

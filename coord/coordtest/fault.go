@@ -172,6 +172,7 @@ func (f faulty) Receipts() coord.Receipts {
 }
 
 func (f faulty) Elector() coord.Elector { return faultyElector{f.Backend.Elector(), f.injector} }
+func (f faulty) Keyring() coord.Keyring { return faultyKeyring{f.Backend.Keyring(), f.injector} }
 
 func (f faulty) Ping(ctx context.Context) error {
 	return f.read(ctx, "backend.ping", func() error { return f.Backend.Ping(ctx) })
@@ -247,6 +248,10 @@ func (f faultyTx) CompleteReceipt(ctx context.Context, held coord.Receipt, o coo
 
 func (f faultyTx) Fence(ctx context.Context, t coord.Term) error {
 	return f.read(ctx, "tx.fence", func() error { return f.Tx.Fence(ctx, t) })
+}
+
+func (f faultyTx) ChangeRing(ctx context.Context, c coord.RingChange) (coord.Ring, error) {
+	return answer(ctx, f.read, "tx.change_ring", func() (coord.Ring, error) { return f.Tx.ChangeRing(ctx, c) })
 }
 
 type faultyClaimer struct {
@@ -612,4 +617,13 @@ func (f faultyElector) Resign(ctx context.Context, t coord.Term) error {
 
 func (f faultyElector) Leaders(ctx context.Context) ([]coord.Leadership, error) {
 	return answer(ctx, f.read, "elector.leaders", func() ([]coord.Leadership, error) { return f.Elector.Leaders(ctx) })
+}
+
+type faultyKeyring struct {
+	coord.Keyring
+	*injector
+}
+
+func (f faultyKeyring) Load(ctx context.Context, known coord.Ring) (coord.Ring, error) {
+	return answer(ctx, f.read, "keyring.load", func() (coord.Ring, error) { return f.Keyring.Load(ctx, known) })
 }

@@ -39,6 +39,9 @@ var modelTests = []test{
 	{"elector", func(f *fixture) {
 		f.checkModel(small, func(m model, _ *rapid.T) actions { return newElectorModel(m).actions() })
 	}},
+	{"keyring", func(f *fixture) {
+		f.checkModel(small, func(m model, _ *rapid.T) actions { return newKeyringModel(m).actions() })
+	}},
 }
 
 // small is how many checks of the claimer's model there are for one of another.

@@ -28,6 +28,7 @@ var validationTests = []test{
 	{"entries", refuses(badEntries)},
 	{"receipts", refuses(badReceipts)},
 	{"leaders", refuses(badLeaders)},
+	{"rings", refuses(badRings)},
 	{"nothing to do is no error", func(f *fixture) {
 		c := f.one.Claimer()
 		runs, err := c.Enqueue(f.ctx)
@@ -68,6 +69,8 @@ var validationTests = []test{
 		is(f, "Begin with a cancelled context", err, context.Canceled)
 		_, err = f.one.Elector().Stand(ctx, candidacy("reaper", "ada"))
 		is(f, "Stand with a cancelled context", err, context.Canceled)
+		_, err = f.one.Keyring().Load(ctx, coord.Ring{Name: "tokens"})
+		is(f, "Load with a cancelled context", err, context.Canceled)
 		_, err = f.one.Claimer().Trigger(ctx, "n", coord.TriggerOptions{})
 		is(f, "Trigger with a cancelled context", err, context.Canceled)
 		_, _, err = f.one.Claimer().NextDue(ctx)

@@ -48,6 +48,7 @@ type Store struct {
 	changes        hint.Hub // the directory may have changed
 	receiptChanges hint.Hub
 	leaderChanges  hint.Hub
+	keyChanges     hint.Hub
 	hubsMu         sync.Mutex
 	hubs           map[*feed.Hub]struct{} // one per open handle
 
@@ -59,6 +60,7 @@ type Store struct {
 	ringChanges  bool     // the directory was changed by what is under way
 	ringReceipts bool     // receipts were completed or released by what is under way
 	ringLeaders  bool     // somebody resigned by what is under way
+	ringKeys     bool     // keys were changed by what is under way
 	inTx         bool     // a transaction is under way
 	undo         []func() // what a rollback does, last first
 	work         work
@@ -66,6 +68,7 @@ type Store struct {
 	asks         asks
 	holds        holds
 	leaders      map[string]coord.StoredLeadership
+	rings        map[string]ring
 	book         book
 	topics       map[string]*topic
 }
@@ -83,6 +86,7 @@ func NewStore(o Options) *Store {
 		asks:     newAsks(),
 		holds:    newHolds(),
 		leaders:  make(map[string]coord.StoredLeadership),
+		rings:    make(map[string]ring),
 		book:     newBook(),
 		topics:   make(map[string]*topic),
 	}
@@ -154,7 +158,11 @@ func (s *Store) notify() {
 	if s.ringLeaders {
 		s.leaderChanges.Notify()
 	}
+	if s.ringKeys {
+		s.keyChanges.Notify()
+	}
 	s.ring, s.ringCancels, s.ringCalls, s.ringChanges, s.ringReceipts, s.ringLeaders = false, false, false, false, false, false
+	s.ringKeys = false
 }
 
 // onRollback notes how to take a change back.
@@ -198,6 +206,7 @@ func (h *handle) Directory() coord.Directory     { return directory{h.store} }
 func (h *handle) Calls() coord.Calls             { return calls{h.store, h.closed} }
 func (h *handle) Receipts() coord.Receipts       { return receipts{h.store} }
 func (h *handle) Elector() coord.Elector         { return elector{h.store} }
+func (h *handle) Keyring() coord.Keyring         { return keyring{h.store} }
 
 // Ping always succeeds: the store is where the process is.
 func (h *handle) Ping(ctx context.Context) error { return ctx.Err() }

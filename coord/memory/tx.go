@@ -41,7 +41,7 @@ func (s *Store) rollBack() {
 	for _, undo := range slices.Backward(s.undo) {
 		undo()
 	}
-	s.ring, s.ringCancels, s.ringCalls, s.ringReceipts = false, false, false, false
+	s.ring, s.ringCancels, s.ringCalls, s.ringReceipts, s.ringKeys = false, false, false, false, false
 }
 
 // tx is a transaction; the store is locked for as long as it lasts.
@@ -153,6 +153,13 @@ func (t *tx) Fence(ctx context.Context, term coord.Term) error {
 		return err
 	}
 	return t.store.fence(t.now, term)
+}
+
+func (t *tx) ChangeRing(ctx context.Context, c coord.RingChange) (coord.Ring, error) {
+	if err := t.usable(ctx); err != nil {
+		return coord.Ring{}, err
+	}
+	return t.store.changeRing(t.now, c)
 }
 
 func (t *tx) Unwrap() any { return nil }

@@ -32,17 +32,11 @@ type Options struct {
 	URL       string        // of the database, directly or behind a pooler
 	ListenURL string        // direct to the server, for LISTEN; default: URL
 	DB        *bun.DB       // optional: the caller's own pool for the work, see OpenDB; it stays the caller's
+	Probe     *bun.DB       // optional: the caller's own pool for Ping, made by OpenProbe of DB; it stays the caller's
 	MaxConns  int           // of the work pool, if DB is nil; default 20
 	Poll      time.Duration // longest wait for what no doorbell announced; default 500 ms
 	coord.Options
 }
-
-// The pools for limiter and coordination are apart from that of the work, so
-// that a busy application starves neither.
-const (
-	limiterConns      = 4
-	coordinationConns = 4
-)
 
 // Open connects to the database and returns its backend. Errors:
 // [coord.ErrUnavailable], or what is wrong with the options.
@@ -54,6 +48,7 @@ func Open(ctx context.Context, o Options) (coord.Backend, error) {
 	if err := b.ready(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("pg: %w", err), b.Close(ctx))
 	}
+	b.pools()
 	b.start(ctx)
 	return coord.Wrap(b, o.Options), nil
 }
@@ -75,19 +70,31 @@ func open(o Options) (b *backend, err error) {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	b = &backend{o: o, db: o.DB, stop: func() {}, closed: make(chan struct{})}
+	if b.route, err = routeOf(o.DB, o.URL); err != nil {
+		return nil, err
+	}
+	if b.listenText, err = listenText(o.ListenURL); err != nil {
+		return nil, err
+	}
 	if b.db == nil {
-		if b.db, err = OpenDB(o.URL, o.MaxConns); err != nil {
+		if b.db, err = openWork(b.route, o.MaxConns); err != nil {
 			return nil, err
 		}
 		b.own = append(b.own, b.db)
 	}
-	if b.limits, err = openDB(o.URL, limiterConns, limiterTimeouts(o.Limiter.Deadline)); err != nil {
+	if b.limits, err = openDB(b.route, limiterConns, limiterTimeouts(o.Limiter.Deadline)); err != nil {
 		return nil, err
 	}
-	if b.coordination, err = OpenDB(o.URL, coordinationConns); err != nil {
+	if b.coordination, err = openDB(b.route, coordinationConns, nil); err != nil {
 		return nil, err
 	}
 	b.own = append(b.own, b.limits, b.coordination)
+	if b.probe = o.Probe; b.probe == nil {
+		if b.probe, err = openProbe(b.route); err != nil {
+			return nil, err
+		}
+		b.own = append(b.own, b.probe)
+	}
 	b.feed = feed.New(broadcaster{b})
 	b.publishes = batch.New(publishBatch, publishFlights, b.publishShared).Bound(publishBytes, row.Size).
 		Refuse(row.WaitingPublishes, row.WaitingBytes)
@@ -110,9 +117,12 @@ func open(o Options) (b *backend, err error) {
 
 type backend struct {
 	o            Options
+	route        *route
+	listenText   string  // ListenURL, for lib/pq's listener
 	db           *bun.DB // the work
 	limits       *bun.DB
-	coordination *bun.DB // doorbell, reader, waits, health
+	coordination *bun.DB // doorbell, reader, waits
+	probe        *bun.DB // Ping
 	own          []*bun.DB
 
 	feed           *feed.Hub
@@ -121,6 +131,7 @@ type backend struct {
 	changes        hint.Hub // the directory may have changed
 	receiptChanges hint.Hub
 	leaderChanges  hint.Hub
+	keyChanges     hint.Hub
 	issues         *batch.Batcher[newTicket, time.Time]
 	redemptions    *batch.Batcher[coord.TicketHash, *row.Ticket]
 	begins         *batch.Batcher[coord.ReceiptFor, row.Receipt]
@@ -143,14 +154,14 @@ type backend struct {
 
 // ready reports whether the database can be used: it answers, and has the schema.
 func (b *backend) ready(ctx context.Context) error {
-	if err := b.Ping(ctx); err != nil {
-		return err
-	}
-	_, err := b.coordination.NewRaw(`SELECT FROM coord_runs, coord_topics, coord_limits, coord_tickets, coord_calls, coord_receipts, coord_leaders LIMIT 0`).Exec(ctx)
+	_, err := b.coordination.NewRaw(`SELECT FROM coord_runs, coord_topics, coord_limits, coord_tickets, coord_calls, coord_receipts, coord_leaders, coord_rings LIMIT 0`).Exec(ctx)
 	if e, ok := errors.AsType[*pq.Error](err); ok && e.Code == undefinedTable {
 		return fmt.Errorf("the database lacks the schema, see migrations.Up: %w", err)
 	}
-	return storeError(ctx, err)
+	if err != nil {
+		return storeError(ctx, err)
+	}
+	return b.Ping(ctx) // which has no time for several servers that are away
 }
 
 // start runs the loops of the backend until Close.
@@ -170,19 +181,7 @@ func (b *backend) Directory() coord.Directory     { return directory{b} }
 func (b *backend) Calls() coord.Calls             { return calls{b} }
 func (b *backend) Receipts() coord.Receipts       { return receipts{b} }
 func (b *backend) Elector() coord.Elector         { return elector{b} }
-
-func (b *backend) Ping(ctx context.Context) error {
-	var readOnly []bool
-	err := b.coordination.NewRaw(`SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::bool`).
-		Scan(ctx, &readOnly)
-	if err != nil {
-		return storeError(ctx, err)
-	}
-	if len(readOnly) == 1 && readOnly[0] {
-		return fmt.Errorf("%w: the server is read-only", coord.ErrUnavailable)
-	}
-	return nil
-}
+func (b *backend) Keyring() coord.Keyring         { return keyring{b} }
 
 func (b *backend) Close(ctx context.Context) error {
 	b.closing.Do(func() {

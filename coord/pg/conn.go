@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"fmt"
 	"maps"
 	"net"
 	"strings"
@@ -19,7 +20,6 @@ import (
 
 // The server's own bounds come first: a cancelled context costs a connection.
 const (
-	connectTimeout   = 5 * time.Second
 	statementTimeout = "15000" // milliseconds
 	lockTimeout      = "10000"
 	idleInTxTimeout  = "30000"
@@ -30,12 +30,27 @@ const setTimeouts = `SET LOCAL statement_timeout = ` + statementTimeout + `; SET
 	`; SET LOCAL idle_in_transaction_session_timeout = ` + idleInTxTimeout
 
 // OpenDB returns a pool of at most maxConns connections with the timeouts that
-// the driver wants. It does not connect yet.
-func OpenDB(url string, maxConns int) (*bun.DB, error) { return openDB(url, maxConns, nil) }
+// the driver wants, to a server that takes writes. It does not connect yet. The URL may name
+// several servers, postgres://a:5432,b:5432/database, one of which takes writes.
+func OpenDB(url string, maxConns int) (*bun.DB, error) {
+	r, err := newRoute(url)
+	if err != nil {
+		return nil, err
+	}
+	return openWork(r, maxConns)
+}
 
-// openDB is OpenDB with timeouts of its own.
-func openDB(url string, maxConns int, timeouts map[string]string) (*bun.DB, error) {
-	c, err := newConnector(url, timeouts)
+func openWork(r *route, maxConns int) (*bun.DB, error) {
+	db, err := openDB(r, maxConns, nil)
+	if err != nil {
+		return nil, err
+	}
+	return db.WithQueryHook(boundWaiting{db.DB}), nil
+}
+
+// openDB is OpenDB on a route, with timeouts of its own.
+func openDB(r *route, maxConns int, timeouts map[string]string) (*bun.DB, error) {
+	c, err := newConnector(r, timeouts)
 	if err != nil {
 		return nil, err
 	}
@@ -43,91 +58,135 @@ func openDB(url string, maxConns int, timeouts map[string]string) (*bun.DB, erro
 	db.SetMaxOpenConns(maxConns)
 	db.SetMaxIdleConns(maxConns)
 	db.SetConnMaxIdleTime(5 * time.Minute)
+	r.add(pool{db, maxConns})
 	return bun.NewDB(db, pgdialect.New()), nil
+}
+
+// routeOf returns the route of a pool that OpenDB has made for that connection string, else a
+// new one.
+func routeOf(db *bun.DB, url string) (*route, error) {
+	if db != nil {
+		if d, ok := db.Driver().(routedDriver); ok && d.route.text == url {
+			return d.route, nil
+		}
+	}
+	return newRoute(url)
+}
+
+// routedDriver says where the connections of a pool lead.
+type routedDriver struct {
+	driver.Driver
+	route *route
 }
 
 // connector asks for the server-side timeouts as it connects. A pooler that
 // refuses such settings is asked without them from then on; then each transaction
 // sets them for itself.
 type connector struct {
-	bounded, plain *pq.Connector
+	route          *route
+	bounded, plain []*pq.Connector // by server
 	pooled         atomic.Bool
 }
 
-func newConnector(url string, timeouts map[string]string) (*connector, error) {
+func newConnector(r *route, timeouts map[string]string) (*connector, error) {
 	settings := map[string]string{
 		"statement_timeout":                   statementTimeout,
 		"lock_timeout":                        lockTimeout,
 		"idle_in_transaction_session_timeout": idleInTxTimeout,
 	}
 	maps.Copy(settings, timeouts)
-	bounded, err := connectorTo(url, settings)
+	bounded, err := r.connectors(settings)
 	if err != nil {
 		return nil, err
 	}
-	plain, err := connectorTo(url, nil)
+	plain, err := r.connectors(nil)
 	if err != nil {
 		return nil, err
 	}
-	return &connector{bounded: bounded, plain: plain}, nil
+	return &connector{route: r, bounded: bounded, plain: plain}, nil
 }
 
-// connectorTo adds what the connection string does not say itself, and takes out what
-// it is not to say.
-func connectorTo(url string, settings map[string]string) (*pq.Connector, error) {
-	cfg, err := pq.NewConfig(url)
-	if err != nil {
-		return nil, err
-	}
-	if cfg.ConnectTimeout == 0 {
-		cfg.ConnectTimeout = connectTimeout
-	}
-	if cfg.ApplicationName == "" {
-		cfg.FallbackApplicationName = "tandem"
-	}
-	// Without it a backslash in a text could end the text.
-	runtime := map[string]string{"standard_conforming_strings": "on"}
-	maps.Copy(runtime, settings)
-	maps.Copy(runtime, cfg.Runtime)
-	if delete(runtime, isolation); settings != nil {
-		runtime[isolation] = "read committed"
-	}
-	cfg.Runtime = runtime
-	c, err := pq.NewConnectorConfig(cfg)
-	if err != nil {
-		return nil, err
-	}
-	c.Dialer(dialer())
-	return c, nil
-}
-
+// Connect asks the servers in turn, first the one that was connected to last. It ends with its
+// context, whatever the servers do.
 func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
+	era, first := c.route.era.Load(), int(c.route.last.Load())
+	var problems []error
+	for i := range c.route.servers {
+		server := (first + i) % len(c.route.servers)
+		conn, err := c.connectTo(ctx, server, era)
+		if err == nil {
+			c.route.last.Store(int32(server)) //nolint:gosec // there are a few
+			return conn, nil
+		}
+		// Whoever comes next does not wait for it as well.
+		c.route.last.CompareAndSwap(int32(server), int32((server+1)%len(c.route.servers))) //nolint:gosec // there are a few
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		problems = append(problems, connectError(err))
+	}
+	if len(problems) == 1 {
+		return nil, problems[0]
+	}
+	return nil, fmt.Errorf("none of the servers can be used: %w", errors.Join(problems...))
+}
+
+func (c *connector) connectTo(ctx context.Context, server int, era *era) (driver.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.route.servers[server].ConnectTimeout)
+	defer cancel()
 	if !c.pooled.Load() {
-		conn, err := connect(ctx, c.bounded, false)
+		conn, err := connect(ctx, c.bounded[server], era, false)
 		if e, ok := errors.AsType[*pq.Error](err); !ok || e.Code != protocolViolation {
 			return conn, err
 		}
 		c.pooled.Store(true)
 	}
-	return connect(ctx, c.plain, true)
+	return connect(ctx, c.plain[server], era, true)
 }
 
-// dialed is the key under which a context carries the place for the socket.
-type dialed struct{}
-
-func connect(ctx context.Context, c *pq.Connector, pooled bool) (driver.Conn, error) {
-	var socket net.Conn
-	conn, err := c.Connect(context.WithValue(ctx, dialed{}, &socket))
+func connect(ctx context.Context, c *pq.Connector, era *era, pooled bool) (driver.Conn, error) {
+	d := &dialed{until: ctx}
+	conn, err := c.Connect(context.WithValue(ctx, dialedKey{}, d))
 	if err != nil {
+		d.release()
 		return nil, err
 	}
+	if !d.release() { // lib/pq took no notice
+		_ = conn.Close()
+		return nil, ctx.Err()
+	}
+	direct := conn
 	if able, ok := conn.(pqConn); ok && pooled {
 		conn = &committed{pqConn: able}
 	}
-	return guard(conn, socket, pooled)
+	conn, err = guard(conn, d.socket, era, pooled)
+	if g, ok := conn.(*guarded); ok {
+		pq.SetNoticeHandler(direct, g.notice)
+	}
+	return conn, err
 }
 
-func (c *connector) Driver() driver.Driver { return c.plain.Driver() }
+func (c *connector) Driver() driver.Driver { return routedDriver{c.plain[0].Driver(), c.route} }
+
+// dialed is the socket of a connection that is being made. It is closed when the context ends
+// before that is done: lib/pq heeds it only while it dials.
+type dialed struct {
+	until  context.Context //nolint:containedctx // of the one call that makes the connection
+	socket net.Conn
+	stop   func() bool
+}
+
+// dialedKey is the key under which a context carries a *dialed.
+type dialedKey struct{}
+
+func (d *dialed) take(socket net.Conn) {
+	d.release() // where TLS was refused there was another
+	d.socket = socket
+	d.stop = context.AfterFunc(d.until, func() { _ = socket.Close() })
+}
+
+// release lets the socket outlive the context, and reports whether it has.
+func (d *dialed) release() bool { return d.stop == nil || d.stop() }
 
 // deadPeer is how long a peer may be silent that has something to acknowledge.
 const deadPeer = 25 * time.Second
@@ -150,8 +209,8 @@ type netDialer struct{ net.Dialer }
 
 func (d *netDialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	conn, err := d.Dialer.DialContext(ctx, network, address)
-	if place, ok := ctx.Value(dialed{}).(*net.Conn); ok && err == nil {
-		*place = conn
+	if place, ok := ctx.Value(dialedKey{}).(*dialed); ok && err == nil {
+		place.take(conn)
 	}
 	return conn, err
 }

@@ -22,6 +22,9 @@ const (
 	notSupported      = "0A000" // as an answer to BEGIN: a standby
 )
 
+// errReadOnly: a server refused to write, and what it says may be old.
+var errReadOnly = fmt.Errorf("%w: the server is read-only", coord.ErrUnavailable)
+
 // poolClosed is the text of an error for which database/sql has no name.
 const poolClosed = "sql: database is closed"
 
@@ -39,14 +42,17 @@ func storeError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
+	if errors.Is(err, coord.ErrUnavailable) {
+		return err
+	}
+	if errors.Is(err, context.DeadlineExceeded) { // not the caller's
+		return fmt.Errorf("%w: %w", coord.ErrUnavailable, err)
+	}
 	if e, ok := errors.AsType[*pq.Error](err); ok {
 		if unavailable(e) {
 			return fmt.Errorf("%w: %w", coord.ErrUnavailable, err)
 		}
 		return err
-	}
-	if e, ok := errors.AsType[*net.OpError](err); ok && e.Op == "dial" {
-		return fmt.Errorf("%w: %w", coord.ErrUnavailable, err)
 	}
 	switch {
 	case err.Error() == poolClosed:
@@ -58,6 +64,27 @@ func storeError(ctx context.Context, err error) error {
 		return fmt.Errorf("%w: %w", coord.ErrUnknownOutcome, err)
 	}
 	return err
+}
+
+// connectError gives an error of an attempt to connect its sentinel. Nothing was asked for yet,
+// so that its outcome is known.
+func connectError(err error) error {
+	e, answered := errors.AsType[*pq.Error](err)
+	switch {
+	case answered && unavailable(e), !answered && (isNet(err) || errors.Is(err, context.DeadlineExceeded)), refusesWrites(err):
+		return fmt.Errorf("%w: %w", coord.ErrUnavailable, err)
+	case errors.Is(err, driver.ErrBadConn):
+		// Not wrapped: database/sql would ask again at once.
+		return fmt.Errorf("%w: %v", coord.ErrUnavailable, err) //nolint:errorlint // see above
+	}
+	return err
+}
+
+// refusesWrites reports whether a server was refused for the session's attributes. lib/pq has no
+// name for that.
+func refusesWrites(err error) bool {
+	text := err.Error()
+	return text == "session is read-only" || text == "server is in hot standby mode"
 }
 
 func isNet(err error) bool {

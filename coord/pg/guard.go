@@ -19,16 +19,25 @@ import (
 //
 //   - At the end of a context it asks the server to cancel, and waits for the
 //     server's answer: for ever, when the server is frozen or the network dead.
-//     The guard gives the server a moment and then breaks off. A pooler is not
-//     asked, for that ends PgBouncer 1.18 to 1.20; the guard breaks off at once.
+//     The guard gives the server a moment and then breaks off. It breaks off at once,
+//     and nobody is asked, behind a pooler, for that ends PgBouncer 1.18 to 1.20; and
+//     where a commit may be under way, for one that waits for a synchronous standby is
+//     then done without it: the server reports success, who asks again sees that it is
+//     done, and a failover undoes it.
+//   - It says nothing when somebody else cancels that wait. The guard reports
+//     coord.ErrUnknownOutcome.
 //   - When the answer to a statement is lost it reports driver.ErrBadConn, and
 //     database/sql sends the statement again, although it may have been carried
 //     out. The guard reports coord.ErrUnknownOutcome.
 //   - It finds out that the server has closed an idle connection only when it has
 //     sent the next statement. The guard looks before.
 //
-// And it gives up a connection to a server that refuses to write: another one may lead
-// to the server that has taken its place.
+// And it ends the era when a server refuses to write: other connections may lead to the one that
+// has taken its place.
+
+// syncWait is what the server calls its wait for a synchronous standby. A notice from there
+// says that it has given up waiting.
+const syncWait = "SyncRepWaitForLSN"
 
 // cancelGrace is the moment that a server has to answer after a context ended.
 const cancelGrace = 500 * time.Millisecond
@@ -37,9 +46,11 @@ const cancelGrace = 500 * time.Millisecond
 type guarded struct {
 	pqConn
 	socket net.Conn
+	era    *era        // in which it was made
 	pooled bool        // there is a pooler in between
 	inTx   bool        // nothing is carried out before the commit
 	broken atomic.Bool // not to be used again, of which lib/pq took no notice
+	alone  atomic.Bool // a commit was done without the standby that is to have it
 }
 
 // pqConn are the abilities of a connection of lib/pq.
@@ -65,12 +76,12 @@ type pqRows interface {
 	driver.RowsColumnTypePrecisionScale
 }
 
-func guard(conn driver.Conn, socket net.Conn, pooled bool) (driver.Conn, error) {
+func guard(conn driver.Conn, socket net.Conn, era *era, pooled bool) (driver.Conn, error) {
 	able, ok := conn.(pqConn)
 	if !ok || socket == nil {
 		return nil, fmt.Errorf("a connection of lib/pq is a %T on a %T; it can't be guarded", conn, socket)
 	}
-	return &guarded{pqConn: able, socket: socket, pooled: pooled}, nil
+	return &guarded{pqConn: able, socket: socket, era: era, pooled: pooled}, nil
 }
 
 // watch breaks the connection off soon after ctx ends, until release is called,
@@ -78,7 +89,7 @@ func guard(conn driver.Conn, socket net.Conn, pooled bool) (driver.Conn, error) 
 // deadline is never used again.
 func (g *guarded) watch(ctx context.Context) (below context.Context, release func()) {
 	below, grace := ctx, cancelGrace
-	if g.pooled {
+	if g.pooled || !g.inTx {
 		below, grace = context.WithoutCancel(ctx), 0
 	}
 	stop := context.AfterFunc(ctx, func() { _ = g.socket.SetDeadline(time.Now().Add(grace)) })
@@ -90,7 +101,9 @@ func (g *guarded) watch(ctx context.Context) (below context.Context, release fun
 }
 
 // IsValid reports whether the connection may go back into the pool.
-func (g *guarded) IsValid() bool { return !g.broken.Load() && g.pqConn.IsValid() }
+func (g *guarded) IsValid() bool {
+	return !g.broken.Load() && !g.era.isOver() && g.pqConn.IsValid()
+}
 
 // ResetSession refuses a connection that is not fit to be used again.
 func (g *guarded) ResetSession(ctx context.Context) error {
@@ -100,11 +113,22 @@ func (g *guarded) ResetSession(ctx context.Context) error {
 	return g.pqConn.ResetSession(ctx)
 }
 
+// notice takes what the server says beside its answers.
+func (g *guarded) notice(n *pq.Error) {
+	if n.Routine == syncWait {
+		g.alone.Store(true)
+	}
+}
+
 // outcome turns the loss of an answer into an unknown outcome, and looks whether the
-// server writes. valid says whether the connection was, before the request went out.
+// server writes. valid says whether lib/pq thought that the connection was, before the request
+// went out: else it sends none.
 func (g *guarded) outcome(valid bool, err error) error {
 	if e, ok := errors.AsType[*pq.Error](err); ok && e.Code == readOnly {
-		g.broken.Store(true)
+		g.era.end()
+	}
+	if g.alone.Swap(false) && err == nil {
+		return fmt.Errorf("%w: no synchronous standby has it", coord.ErrUnknownOutcome)
 	}
 	if valid && !g.inTx && (errors.Is(err, driver.ErrBadConn) || isNet(err)) {
 		// Not wrapped: for ErrBadConn database/sql would repeat the request.
@@ -114,7 +138,7 @@ func (g *guarded) outcome(valid bool, err error) error {
 }
 
 func (g *guarded) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
-	valid := g.IsValid()
+	valid := g.pqConn.IsValid()
 	ctx, release := g.watch(ctx)
 	r, err := g.pqConn.QueryContext(ctx, query, args)
 	if err != nil {
@@ -130,7 +154,7 @@ func (g *guarded) QueryContext(ctx context.Context, query string, args []driver.
 }
 
 func (g *guarded) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
-	valid := g.IsValid()
+	valid := g.pqConn.IsValid()
 	ctx, release := g.watch(ctx)
 	defer release()
 	res, err := g.pqConn.ExecContext(ctx, query, args)
@@ -157,7 +181,7 @@ func (g *guarded) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx
 		release()
 		// lib/pq asks for a transaction that writes, which a standby refuses in this way.
 		if e, ok := errors.AsType[*pq.Error](err); ok && e.Code == notSupported {
-			g.broken.Store(true)
+			g.era.end()
 			err = fmt.Errorf("%w: %w", coord.ErrUnavailable, err)
 		}
 		return nil, err
@@ -176,6 +200,9 @@ type guardedRows struct {
 func (r *guardedRows) Next(dest []driver.Value) error {
 	err := r.pqRows.Next(dest)
 	if err == io.EOF { //nolint:errorlint // the end of the rows, never wrapped
+		if alone := r.g.outcome(true, nil); alone != nil {
+			return alone
+		}
 		return err
 	}
 	return r.g.outcome(true, err)
@@ -183,7 +210,7 @@ func (r *guardedRows) Next(dest []driver.Value) error {
 
 func (r *guardedRows) Close() error {
 	defer r.release()
-	return r.pqRows.Close()
+	return r.g.outcome(true, r.pqRows.Close())
 }
 
 // guardedTx is watched until it ends.
@@ -195,7 +222,7 @@ type guardedTx struct {
 
 func (t *guardedTx) Commit() error {
 	defer t.release()
-	valid := t.g.IsValid()
+	valid := t.g.pqConn.IsValid()
 	t.g.inTx = false
 	return t.g.outcome(valid, t.Tx.Commit())
 }

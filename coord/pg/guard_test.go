@@ -18,7 +18,7 @@ func TestLateEndOfContextSpoilsTheConnection(t *testing.T) {
 	client, server := net.Pipe()
 	defer client.Close()
 	defer server.Close()
-	conn, err := guard(soundConn{}, client, false)
+	conn, err := guard(soundConn{}, client, &era{&route{}, make(chan struct{})}, false)
 	if err != nil {
 		t.Fatal(err)
 	}

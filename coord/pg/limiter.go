@@ -49,10 +49,7 @@ func (b *backend) limitTime(ctx context.Context) (context.Context, context.Cance
 
 // giveUpIdle closes the limiter's idle connections. Where one leads to nowhere they do too,
 // and not each is to be found out by a caller of its own.
-func (b *backend) giveUpIdle() {
-	b.limits.SetMaxIdleConns(0)
-	b.limits.SetMaxIdleConns(limiterConns)
-}
+func (b *backend) giveUpIdle() { pool{b.limits.DB, limiterConns}.giveUpIdle() }
 
 // limitError is storeError for a statement that limitTime has bounded.
 func (b *backend) limitError(bounded context.Context, err error) error {

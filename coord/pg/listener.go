@@ -76,6 +76,9 @@ func (l *listener) note(ctx context.Context, up bool, err error) {
 		return
 	}
 	l.known, l.up = true, up
+	if o, ok := l.b.o.Observer.(coord.ListenerObserver); ok {
+		o.Listening(ctx, err)
+	}
 	if up {
 		l.b.log().InfoContext(ctx, "listening for other replicas")
 	} else {
@@ -95,7 +98,8 @@ type session struct {
 // run listens until ctx ends or the connection fails.
 func (s *session) run(ctx context.Context) error {
 	ctx, abandon := context.WithCancel(ctx)
-	l := pq.NewDialListener(endingDialer{dialer(), ctx}, s.b.o.ListenURL, listenPause, listenPause,
+	era := s.b.route.era.Load()
+	l := pq.NewDialListener(endingDialer{dialer(), ctx}, s.b.listenText, listenPause, listenPause,
 		func(event pq.ListenerEventType, err error) {
 			if event == pq.ListenerEventDisconnected || event == pq.ListenerEventConnectionAttemptFailed {
 				select {
@@ -121,6 +125,8 @@ func (s *session) run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-era.over:
+			return errReadOnly
 		case err := <-s.failed:
 			return err
 		case err := <-s.listening:

@@ -66,17 +66,20 @@ func (r *reader) run(ctx context.Context) {
 // follow reads with one connection until that fails. looked is true when it
 // worked for a while.
 func (r *reader) follow(ctx context.Context) (looked bool, err error) {
+	era := r.b.route.era.Load()
 	conn, seen, err := r.connect(ctx)
 	if err != nil {
 		return false, err
 	}
 	defer conn.Close()
-	poll := time.NewTimer(r.b.o.Poll)
+	poll := time.NewTimer(r.pause())
 	defer poll.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return true, ctx.Err()
+		case <-era.over:
+			return true, errReadOnly
 		case <-r.work:
 		case <-poll.C:
 		}
@@ -86,9 +89,12 @@ func (r *reader) follow(ctx context.Context) (looked bool, err error) {
 		if err != nil {
 			return true, err
 		}
-		poll.Reset(r.b.o.Poll/2 + rand.N(r.b.o.Poll/2))
+		poll.Reset(r.pause())
 	}
 }
+
+// pause is the time until the next look, of its own for each replica.
+func (r *reader) pause() time.Duration { return r.b.o.Poll/2 + rand.N(r.b.o.Poll/2) }
 
 // connect opens the connection and takes its first snapshot.
 func (r *reader) connect(ctx context.Context) (conn bun.Conn, seen snapshot, err error) {
@@ -97,13 +103,31 @@ func (r *reader) connect(ctx context.Context) (conn bun.Conn, seen snapshot, err
 	if conn, err = r.b.coordination.Conn(ctx); err != nil {
 		return conn, seen, err
 	}
-	if seen, err = r.snapshot(ctx, conn); err == nil {
+	if err = r.primary(ctx, conn); err == nil {
+		seen, err = r.snapshot(ctx, conn)
+	}
+	if err == nil {
 		err = r.b.feed.Resync(ctx)
 	}
 	if err != nil {
 		_ = conn.Close()
 	}
 	return conn, seen, err
+}
+
+// primary refuses a server in recovery: its snapshots don't tell of the transactions that are
+// running, so that what these commit would be taken for seen.
+func (r *reader) primary(ctx context.Context, conn bun.Conn) error {
+	now := r.b.route.era.Load()
+	var recovering []bool
+	if err := conn.NewRaw(`SELECT pg_is_in_recovery()`).Scan(ctx, &recovering); err != nil {
+		return err
+	}
+	if len(recovering) == 1 && recovering[0] {
+		now.end()
+		return errReadOnly
+	}
+	return nil
 }
 
 func (r *reader) snapshot(ctx context.Context, conn bun.Conn) (snapshot, error) {
@@ -121,6 +145,9 @@ func (r *reader) look(ctx context.Context, conn bun.Conn, seen snapshot) (snapsh
 		// Nobody listens, so nothing is read. Who came meanwhile must look for
 		// themselves.
 		now, err := r.snapshot(ctx, conn)
+		if err == nil && now.server != seen.server {
+			err = r.primary(ctx, conn)
+		}
 		if err == nil && r.b.feed.Listening() {
 			err = r.b.feed.Resync(ctx)
 		}
@@ -163,7 +190,9 @@ func (r *reader) look(ctx context.Context, conn bun.Conn, seen snapshot) (snapsh
 	if err == nil && now.server != seen.server {
 		// The other server, or this one since a crash, may have given transactions
 		// numbers that were visible.
-		err = r.b.feed.Resync(ctx)
+		if err = r.primary(ctx, conn); err == nil {
+			err = r.b.feed.Resync(ctx)
+		}
 	}
 	return now, err
 }

@@ -39,6 +39,38 @@ func TestReaderIsOnAnotherServer(t *testing.T) {
 	}
 }
 
+// The address leads to a standby, when the reader connects or later, by way of a pooler. Events
+// that it would miss there make no hole where nothing follows them.
+func TestReaderIsOnAStandby(t *testing.T) {
+	cluster, err := testenv.StartCluster(t.Context(), testenv.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cluster.Stop)
+	b := openBackend(t, cluster.NewDatabase(t, "coord_inside", migrate)+"&target_session_attrs=any")
+	if err := cluster.Recover(t.Context(), true); err != nil {
+		t.Fatal(err)
+	}
+	before := b.route.era.Load()
+	conn, _, err := b.reader.connect(t.Context())
+	if err == nil {
+		_ = conn.Close()
+	}
+	if !errors.Is(err, coord.ErrUnavailable) || !before.isOver() {
+		t.Errorf("a reader that connects to a standby: %v, want ErrUnavailable, and that nobody uses the connection again", err)
+	}
+	if conn, err = b.coordination.Conn(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.reader.look(t.Context(), conn, snapshot{server: "another", next: "3"}); !errors.Is(err, coord.ErrUnavailable) {
+		t.Errorf("a look at a standby that has taken the place of another server: %v, want ErrUnavailable", err)
+	}
+	_ = conn.Close()
+	if err := cluster.Promote(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // The server crashes while a pooler keeps the reader's connection. It gives numbers of
 // transactions again that nobody had made durable, as those of rings are not.
 func TestReaderAfterACrash(t *testing.T) {

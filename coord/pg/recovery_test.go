@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/uptrace/bun"
+
 	"github.com/tandemhq/tandem/coord"
 	"github.com/tandemhq/tandem/coord/pg"
 	"github.com/tandemhq/tandem/coord/worker"
@@ -434,46 +436,73 @@ func (l *lines) once(t *testing.T, first string, texts ...string) {
 	}
 }
 
-// A connection leads to a standby. When that refuses to write, the next request gets
-// another connection, which may lead elsewhere.
-func TestConnectionToAStandbyIsNotKept(t *testing.T) {
+// A server stops to take writes while connections to it stay open. When one of them meets that,
+// all are left, also those that only read; and no other connection is made to such a server.
+func TestConnectionsToAReadOnlyServerAreLeft(t *testing.T) {
 	c := ownCluster(t)
-	db := admin(t, c.URL("postgres"))
-	exec(t, db, `CREATE TABLE rows ()`)
-	if err := c.Recover(t.Context(), true); err != nil {
-		t.Fatal(err)
-	}
-	db.SetMaxOpenConns(1)
-	server := func() (pid int) {
+	operator := admin(t, c.URL("postgres"))
+	exec(t, operator, `CREATE TABLE rows ()`)
+	setting := func(readOnly string) {
 		t.Helper()
-		if err := db.QueryRowContext(t.Context(), `SELECT pg_backend_pid()`).Scan(&pid); err != nil {
-			t.Fatal(err)
-		}
-		return pid
+		settle(t, operator, "default_transaction_read_only", readOnly)
 	}
-	first := server()
-	if second := server(); second != first {
-		t.Fatal("a connection that only read was not kept")
-	}
-	for name, write := range map[string]func() error{
-		"Exec": func() error {
+	for name, write := range map[string]func(db *bun.DB) error{
+		"Exec": func(db *bun.DB) error {
 			_, err := db.ExecContext(t.Context(), `DELETE FROM rows`)
 			return err
 		},
-		"Query": func() error { return db.NewRaw(`DELETE FROM rows RETURNING 1`).Scan(t.Context(), new([]int)) },
-		"BeginTx": func() error {
-			_, err := db.BeginTx(t.Context(), nil)
-			return err
-		},
+		"Query": func(db *bun.DB) error { return db.NewRaw(`DELETE FROM rows RETURNING 1`).Scan(t.Context(), new([]int)) },
 	} {
-		before := server()
-		if err := write(); err == nil {
-			t.Fatalf("%s: a standby has written", name)
+		db := admin(t, c.URL("postgres"))
+		var open [4]bun.Conn
+		for i := range open {
+			conn, err := db.Conn(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			open[i] = conn
 		}
-		if server() == before {
-			t.Errorf("%s: the connection went back into the pool", name)
+		for _, conn := range open {
+			_ = conn.Close()
+		}
+		setting("on")
+		read := func() error { return db.NewRaw(`SELECT 1`).Scan(t.Context(), new([]int)) }
+		if err := read(); err != nil {
+			t.Errorf("%s: a read on a connection that is open: %v", name, err)
+		}
+		if err := write(db); err == nil {
+			t.Fatalf("%s: a server that is read-only has written", name)
+		}
+		for range open {
+			if err := read(); !errors.Is(err, coord.ErrUnavailable) {
+				t.Errorf("%s: a read when the server had refused to write: %v, want ErrUnavailable", name, err)
+			}
+		}
+		setting("off")
+		if err := read(); err != nil {
+			t.Errorf("%s: a read when the server writes again: %v", name, err)
 		}
 	}
+}
+
+// settle changes a setting of the whole server, and returns when sessions that are open have it.
+// What changes it must be a session of its own, whose transactions may write.
+func settle(t *testing.T, operator *bun.DB, name, value string) {
+	t.Helper()
+	conn, err := operator.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	exec(t, conn, `SET default_transaction_read_only = off`)
+	exec(t, conn, `ALTER SYSTEM SET `+name+` = `+value)
+	exec(t, conn, `SELECT pg_reload_conf()`)
+	exec(t, conn, `RESET default_transaction_read_only`)
+	eventually(t, name+" is "+value, func(ctx context.Context) (bool, error) {
+		var now string
+		err := conn.QueryRowContext(ctx, `SHOW `+name).Scan(&now)
+		return now == value, err
+	})
 }
 
 // The server has become a standby when a replica, which is open, begins to listen. The
@@ -489,7 +518,7 @@ func TestListensToAStandbyLater(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.entrance.Unlock()
-	log.wait(t, "LISTEN during recovery", 1)
+	log.wait(t, "hot standby", 1)
 	if err := c.Promote(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -142,6 +142,12 @@ func (t *tx) Fence(ctx context.Context, term coord.Term) error {
 	return storeError(ctx, fence(ctx, t.Tx, term))
 }
 
+func (t *tx) ChangeRing(ctx context.Context, c coord.RingChange) (coord.Ring, error) {
+	t.news |= newKeys
+	r, err := changeRing(ctx, t.Tx, c)
+	return r, storeError(ctx, err)
+}
+
 func (t *tx) Unwrap() any { return t.Tx }
 
 // news is what a change may be to others.
@@ -155,8 +161,9 @@ const (
 	newEntries       // the directory has changed
 	newReceipts      // were completed or released
 	newLeaders       // may be elected: one has resigned
+	newKeys          // rings have changed
 
-	anything = newEvents | newRuns | newCancels | newCalls | newEntries | newReceipts | newLeaders
+	anything = newEvents | newRuns | newCancels | newCalls | newEntries | newReceipts | newLeaders | newKeys
 )
 
 // ring announces what was committed: at once to this process, and by the doorbell
@@ -188,5 +195,8 @@ func (b *backend) wake(n news) {
 	}
 	if n&newLeaders != 0 {
 		b.leaderChanges.Notify()
+	}
+	if n&newKeys != 0 {
+		b.keyChanges.Notify()
 	}
 }

@@ -105,6 +105,7 @@ type backend struct {
 	changes        hint.Hub // the directory may have changed
 	receiptChanges hint.Hub
 	leaderChanges  hint.Hub
+	keyChanges     hint.Hub
 	publishes      *batch.Batcher[[]row.NewEvent, []coord.Position]
 	reader         *reader
 	waits          *await.Hub // for calls to end
@@ -123,8 +124,8 @@ func (b *backend) ready(ctx context.Context) error {
 	}
 	var tables []int
 	err := b.db.Read.NewRaw(`SELECT count(*) FROM sqlite_master WHERE type = 'table'
-		AND name IN ('coord_runs', 'coord_topics', 'coord_limits', 'coord_tickets', 'coord_calls', 'coord_receipts', 'coord_leaders')`).Scan(ctx, &tables)
-	if err == nil && tables[0] < 7 {
+		AND name IN ('coord_runs', 'coord_topics', 'coord_limits', 'coord_tickets', 'coord_calls', 'coord_receipts', 'coord_leaders', 'coord_rings')`).Scan(ctx, &tables)
+	if err == nil && tables[0] < 8 {
 		return errors.New("the file lacks the schema, see migrations.Up")
 	}
 	if err == nil {
@@ -155,6 +156,7 @@ func (b *backend) Directory() coord.Directory     { return directory{b} }
 func (b *backend) Calls() coord.Calls             { return calls{b} }
 func (b *backend) Receipts() coord.Receipts       { return receipts{b} }
 func (b *backend) Elector() coord.Elector         { return elector{b} }
+func (b *backend) Keyring() coord.Keyring         { return keyring{b} }
 
 // Ping takes the writer lock and gives it back.
 func (b *backend) Ping(ctx context.Context) error {

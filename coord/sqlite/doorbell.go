@@ -56,7 +56,7 @@ func (b *backend) watch(ctx context.Context) (watched bool, err error) {
 			}
 			entries := last != epoch
 			epoch = last
-			b.ring(news{events: true, runs: true, cancels: fresh, calls: true, entries: entries, receipts: true, leaders: true})
+			b.ring(news{events: true, runs: true, cancels: fresh, calls: true, entries: entries, receipts: true, leaders: true, keys: true})
 		}
 		pause := b.o.Poll
 		if time.Since(changed) > quietAfter {

@@ -209,6 +209,15 @@ func (t *tx) Fence(ctx context.Context, term coord.Term) error {
 	})
 }
 
+func (t *tx) ChangeRing(ctx context.Context, c coord.RingChange) (r coord.Ring, err error) {
+	err = t.do(ctx, func() (err error) {
+		t.news.keys = true
+		r, err = t.changeRing(ctx, c)
+		return err
+	})
+	return r, err
+}
+
 func (t *tx) Unwrap() any { return t.Tx }
 
 // news is what a transaction may have brought.
@@ -220,6 +229,7 @@ type news struct {
 	entries  bool // of the directory have changed
 	receipts bool // were completed or released
 	leaders  bool // have resigned
+	keys     bool // of a ring have changed
 }
 
 // ring announces what a transaction has committed, at once to this process. The
@@ -245,5 +255,8 @@ func (b *backend) ring(n news) {
 	}
 	if n.leaders {
 		b.leaderChanges.Notify()
+	}
+	if n.keys {
+		b.keyChanges.Notify()
 	}
 }

@@ -29,7 +29,7 @@ const (
 func (w *Worker) claimLoop(ctx, work context.Context, hints <-chan struct{}) {
 	claiming := outage{log: w.o.Logger, call: "claim"}
 	asking := outage{log: w.o.Logger, call: "next_due"}
-	rest := time.NewTimer(0)
+	rest := time.NewTimer(rand.N(w.o.Spread + 1))
 	defer rest.Stop()
 	backoff := firstBackoff
 	for {

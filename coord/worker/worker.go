@@ -31,6 +31,7 @@ type Options struct {
 	Limits      map[string]int     // by kind: runs at a time on all replicas together, 1–10,000; none: unbounded
 	Lease       time.Duration      // default 30 s; extended every third of it
 	Poll        time.Duration      // longest time between two looks; default 500 ms, jittered
+	Spread      time.Duration      // the first look comes within it, so that many that start at once don't look at once; default 0
 	Grace       time.Duration      // for running handlers on drain; default 10 s
 	Logger      *slog.Logger       // default: discards
 }
@@ -69,8 +70,8 @@ func New(c coord.Claimer, o Options) (*Worker, error) {
 	o.Poll = orDefault(o.Poll, 500*time.Millisecond)
 	o.Grace = orDefault(o.Grace, 10*time.Second)
 	o.Logger = orDefault(o.Logger, slog.New(slog.DiscardHandler))
-	if o.Concurrency < 1 || o.Lease < time.Second || o.Poll < time.Millisecond || o.Grace < 0 {
-		return nil, errors.New("worker: Options.Concurrency must be at least 1, Lease 1s, Poll 1ms, Grace 0")
+	if o.Concurrency < 1 || o.Lease < time.Second || o.Poll < time.Millisecond || o.Grace < 0 || o.Spread < 0 {
+		return nil, errors.New("worker: Options.Concurrency must be at least 1, Lease 1s, Poll 1ms, Grace and Spread 0")
 	}
 	for kind, limit := range o.Limits {
 		if o.Handlers[kind] == nil || limit < 1 {

@@ -1,0 +1,37 @@
+package pg
+
+import (
+	"context"
+
+	"github.com/uptrace/bun"
+
+	"github.com/tandemhq/tandem/coord"
+	"github.com/tandemhq/tandem/coord/internal/row"
+)
+
+const clock = bun.Safe(`coord_clock()`)
+
+type keyring struct{ b *backend }
+
+func (k keyring) Load(ctx context.Context, known coord.Ring) (coord.Ring, error) {
+	r, err := row.LoadRing(ctx, k.b.coordination, clock, known)
+	return r, storeError(ctx, err)
+}
+
+// changeRing decides on the locked row, of which the lock may have come late: the clock and the keys
+// are read after it.
+func changeRing(ctx context.Context, tx bun.Tx, c coord.RingChange) (coord.Ring, error) {
+	if c.Revision == 0 {
+		_, err := tx.NewRaw(`INSERT INTO coord_rings (name, revision, changed_at) VALUES (?, 0, coord_clock())
+			ON CONFLICT DO NOTHING`, c.Ring).Exec(ctx)
+		if err != nil {
+			return coord.Ring{}, err
+		}
+	}
+	if _, err := tx.NewRaw(`SELECT FROM coord_rings WHERE name = ? FOR UPDATE`, c.Ring).Exec(ctx); err != nil {
+		return coord.Ring{}, err
+	}
+	return row.ChangeRing(ctx, tx, clock, c)
+}
+
+func (k keyring) Changes() (<-chan struct{}, func()) { return k.b.keyChanges.Hints() }
