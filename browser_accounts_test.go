@@ -334,6 +334,10 @@ func TestBrowserAdministration(t *testing.T) {
 	})(document.querySelector("#audit-since"))`)
 	h.ada.see("nothing yet", lines(0))
 
+	h.ada.click("#jobs summary")
+	h.ada.seeText("#jobs [data-job='audit.reap'][data-class='leader-only']", "Deletes lines of the audit log")
+	h.ada.see("no loops among the jobs", `document.querySelector("#jobs [data-job='hub.watch']") === null`)
+
 	// Who is no administrator any more sees it at once.
 	program.want(http.StatusOK, "PATCH", h.first.url+"/api/v1/people/"+gusID, map[string]string{"role": "admin"}, nil)
 	gus.see("the page of people", `document.querySelector("#people-open") !== null`)

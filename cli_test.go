@@ -75,7 +75,7 @@ func TestHelpNamesEverySetting(t *testing.T) {
 		}
 	}
 	_, stdout, _ := inProcess(t, "--help")
-	for _, command := range []string{"serve", "migrate up", "migrate status", "user add", "version"} {
+	for _, command := range []string{"serve", "migrate up", "migrate status", "user add", "jobs", "version"} {
 		if !strings.Contains(stdout, "\n  "+command+" ") {
 			t.Errorf("--help does not name the command %s", command)
 		}

@@ -19,25 +19,6 @@ import (
 	"github.com/tandemhq/tandem/app/store"
 )
 
-type serveCmd struct{}
-
-// Run serves until the context ends.
-func (serveCmd) Run(e *env, c *Config) error {
-	if err := c.check(); err != nil {
-		return err
-	}
-	a, err := c.application(e.stdout)
-	if err != nil {
-		return err
-	}
-	server, cleanup, err := initialize(e.ctx, c, a, c.logger(e.stderr))
-	if err != nil {
-		return err
-	}
-	defer cleanup()
-	return server.Run(e.ctx)
-}
-
 type migrateCmd struct {
 	Up     migrateUpCmd     `cmd:"" default:"1" help:"Apply what is missing (the default)."`
 	Status migrateStatusCmd `cmd:"" help:"List the migrations and when they were applied."`

@@ -33,9 +33,12 @@ type Config struct {
 	SessionLength   time.Duration `name:"session-length" env:"TANDEM_SESSION_LENGTH" default:"2160h" placeholder:"DURATION" help:"How long a browser stays signed in at most."`
 	PersonConns     int           `name:"person-connections" env:"TANDEM_PERSON_CONNECTIONS" default:"20" placeholder:"N" help:"Most WebSockets and event streams of one person on this replica."`
 	AuditKeep       time.Duration `name:"audit-keep" env:"TANDEM_AUDIT_KEEP" default:"8760h" placeholder:"DURATION" help:"How long lines of the audit log are kept."`
+	KEKs            []string      `name:"key-encryption-key" env:"TANDEM_KEY_ENCRYPTION_KEY" placeholder:"KEY" help:"Keys that seal the shared keys and the secrets of webhooks in the database; the first one seals, all open. tandem keys new-kek prints one."`
+	JobsOff         []string      `name:"job-off" env:"TANDEM_JOBS_OFF" placeholder:"NAME" help:"Background jobs that this replica does not do, of those that tandem jobs lists."`
 	Workers         int           `name:"workers" env:"TANDEM_WORKERS" default:"10" placeholder:"N" help:"Most runs executed at a time."`
 	Lease           time.Duration `name:"lease" env:"TANDEM_LEASE" default:"30s" placeholder:"DURATION" help:"How long a run stays with a replica that vanished."`
 	Poll            time.Duration `name:"poll" env:"TANDEM_POLL" default:"500ms" placeholder:"DURATION" help:"Longest time until due work is noticed without a hint."`
+	StartWait       time.Duration `name:"start-wait" env:"TANDEM_START_WAIT" default:"1m" placeholder:"DURATION" help:"How long to wait at the start for a database that is away."`
 	DrainGrace      time.Duration `name:"drain-grace" env:"TANDEM_DRAIN_GRACE" default:"0s" placeholder:"DURATION" help:"How long to go on serving, not ready, after a signal to stop."`
 	ShutdownTimeout time.Duration `name:"shutdown-timeout" env:"TANDEM_SHUTDOWN_TIMEOUT" default:"20s" placeholder:"DURATION" help:"Bound on the whole stop, the drain grace included."`
 }
@@ -52,7 +55,7 @@ func (e *settingError) Error() string { return e.env + " " + e.reason }
 // settingOf are the settings behind the fields that errors of app.Config name.
 var settingOf = map[string]string{
 	"Addr": "TANDEM_ADDR", "PublicURL": "TANDEM_PUBLIC_URL", "Origins": "TANDEM_ORIGINS", "Endpoints": "TANDEM_ENDPOINTS",
-	"SessionIdle": "TANDEM_SESSION_IDLE", "SessionLength": "TANDEM_SESSION_LENGTH", "AuditKeep": "TANDEM_AUDIT_KEEP",
+	"SessionIdle": "TANDEM_SESSION_IDLE", "SessionLength": "TANDEM_SESSION_LENGTH", "AuditKeep": "TANDEM_AUDIT_KEEP", "JobsOff": "TANDEM_JOBS_OFF",
 	"TrustedProxies": "TANDEM_TRUSTED_PROXIES", "HTTPTasksAllow": "TANDEM_HTTP_TASKS_ALLOW", "DrainGrace": "TANDEM_DRAIN_GRACE",
 	"ShutdownTimeout": "TANDEM_SHUTDOWN_TIMEOUT",
 }
@@ -65,6 +68,9 @@ func (c *Config) check() error {
 	if _, err := c.logLevel(); err != nil {
 		return err
 	}
+	if _, err := c.keks(); err != nil {
+		return err
+	}
 	for env, d := range map[string]time.Duration{
 		"TANDEM_POLL": c.Poll, "TANDEM_SHUTDOWN_TIMEOUT": c.ShutdownTimeout, "TANDEM_AUDIT_KEEP": c.AuditKeep,
 		"TANDEM_SESSION_IDLE": c.SessionIdle, "TANDEM_SESSION_LENGTH": c.SessionLength,
@@ -72,6 +78,9 @@ func (c *Config) check() error {
 		if d <= 0 {
 			return &settingError{env, fmt.Sprintf("is %v; set a duration above 0, such as 1s", d)}
 		}
+	}
+	if c.StartWait < 0 {
+		return &settingError{"TANDEM_START_WAIT", fmt.Sprintf("is %v; set 0s or more", c.StartWait)}
 	}
 	if c.Lease < time.Second {
 		return &settingError{"TANDEM_LEASE", fmt.Sprintf("is %v; set at least 1s", c.Lease)}
@@ -140,9 +149,10 @@ func (c *Config) application(output io.Writer) (app.Config, error) {
 		Addr: c.Addr, PublicURL: c.PublicURL, Origins: c.Origins, Endpoints: c.Endpoints, TrustedProxies: c.TrustedProxies,
 		HTTPTasksAllow: c.HTTPTasksAllow, MetricsToken: c.MetricsToken, Node: c.Node, Version: readVersion().Version, Driver: driverName, Output: output,
 		Workers: c.Workers, Lease: c.Lease, Poll: c.Poll, DrainGrace: c.DrainGrace, ShutdownTimeout: c.ShutdownTimeout,
+		JobsOff: c.JobsOff,
 	}
 	a.Auth.Sessions = store.Lifetime{Idle: c.SessionIdle, Absolute: c.SessionLength}
-	a.Hub.PerPerson, a.Maintenance.Audit = c.PersonConns, c.AuditKeep
+	a.Hub.PerPerson, a.Keep.Audit = c.PersonConns, c.AuditKeep
 	if a.Node == "" {
 		host, err := os.Hostname()
 		if err != nil {
@@ -150,13 +160,18 @@ func (c *Config) application(output io.Writer) (app.Config, error) {
 		}
 		a.Node = fmt.Sprintf("%s-%d", host, os.Getpid())
 	}
-	err := a.Complete()
-	if bad, ok := errors.AsType[*coord.InvalidError](err); ok {
-		reason := bad.Reason
-		for field, env := range settingOf {
-			reason = strings.ReplaceAll(reason, field, env)
-		}
-		return a, &settingError{settingOf[bad.Field], reason}
+	return a, asSetting(a.Complete())
+}
+
+// asSetting makes what is wrong with a field of app.Config be wrong with the setting.
+func asSetting(err error) error {
+	bad, ok := errors.AsType[*coord.InvalidError](err)
+	if !ok || settingOf[bad.Field] == "" {
+		return err
 	}
-	return a, err
+	reason := bad.Reason
+	for field, env := range settingOf {
+		reason = strings.ReplaceAll(reason, field, env)
+	}
+	return &settingError{settingOf[bad.Field], reason}
 }

@@ -106,6 +106,10 @@ func TestPackagesKeepToTheirNeighbours(t *testing.T) {
 			only: []string{coord}, without: append(drivers, coord+"/coordtest", "testing", "database/sql"),
 		},
 		{
+			pkg:  "./coord/keyring", // other programs link it
+			only: []string{coord}, without: append(drivers, coord+"/coordtest", "testing", "database/sql"),
+		},
+		{
 			pkg:  "./coord/leader", // other programs link it
 			only: []string{coord}, without: append(drivers, coord+"/coordtest", "testing", "database/sql"),
 		},

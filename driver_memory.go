@@ -11,6 +11,7 @@ import (
 	"github.com/uptrace/bun/dialect/sqlitedialect"
 	_ "modernc.org/sqlite" // the application's rows
 
+	"github.com/tandemhq/tandem/app/keys"
 	"github.com/tandemhq/tandem/app/metrics"
 	"github.com/tandemhq/tandem/app/store"
 	"github.com/tandemhq/tandem/coord"
@@ -51,11 +52,16 @@ func (d *database) status(ctx context.Context) ([]migrations.Migration, error) {
 	return migrations.Status(ctx, d.rows.DB, migrations.SQLite, migrations.App)
 }
 
+// fits reports whether the schema does.
+func (d *database) fits(ctx context.Context) error {
+	return migrations.Fits(ctx, d.rows.DB, migrations.SQLite, migrations.App)
+}
+
 func newBackend(ctx context.Context, _ migratedDatabase, m *metrics.Metrics, log *slog.Logger) (coord.Backend, func(), error) {
 	b := memory.Open(memory.Options{Options: coord.Options{Logger: log, Observer: m}})
 	return b, closer(ctx, b, log), nil
 }
 
-func newStore(d migratedDatabase, b coord.Backend) *store.Store {
-	return store.New(store.Options{Write: d.rows, Backend: b})
+func newStore(d migratedDatabase, b coord.Backend, k *keys.Keys) *store.Store {
+	return store.New(store.Options{Write: d.rows, Backend: b, Secrets: k})
 }

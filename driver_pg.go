@@ -8,11 +8,11 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/url"
 	"strings"
 
 	"github.com/uptrace/bun"
 
+	"github.com/tandemhq/tandem/app/keys"
 	"github.com/tandemhq/tandem/app/metrics"
 	"github.com/tandemhq/tandem/app/store"
 	"github.com/tandemhq/tandem/coord"
@@ -30,7 +30,7 @@ const (
 // database is where this build keeps everything.
 type database struct {
 	url, listenURL string
-	work           *bun.DB
+	work, probe    *bun.DB
 }
 
 func openDatabase(_ context.Context, c *Config) (*database, func(), error) {
@@ -38,15 +38,22 @@ func openDatabase(_ context.Context, c *Config) (*database, func(), error) {
 	if err != nil {
 		return nil, nil, unusable("TANDEM_DATABASE_URL", c.DatabaseURL, err)
 	}
-	return &database{url: c.DatabaseURL, listenURL: c.ListenURL, work: work}, func() { _ = work.Close() }, nil
+	probe, err := pg.OpenProbe(work)
+	if err != nil {
+		return nil, nil, errors.Join(err, work.Close())
+	}
+	return &database{url: c.DatabaseURL, listenURL: c.ListenURL, work: work, probe: probe}, func() {
+		_ = work.Close()
+		_ = probe.Close()
+	}, nil
 }
 
 // unusable says that a connection string can't be read. What the parser says of one that is not
 // a URL may hold a part of the password.
 func unusable(env, connection string, err error) error {
 	reason := err.Error()
-	if u, parseErr := url.Parse(connection); parseErr != nil || !strings.HasPrefix(u.Scheme, "postgres") {
-		reason = "it is not a URL; special characters in a password must be percent-encoded"
+	if !strings.HasPrefix(connection, "postgres://") && !strings.HasPrefix(connection, "postgresql://") {
+		reason = "it is not a URL"
 	}
 	return &settingError{env, fmt.Sprintf("can't be used (%s); set %s", reason, driverURLForm)}
 }
@@ -67,6 +74,11 @@ func (d *database) status(ctx context.Context) (all []migrations.Migration, err 
 	return all, err
 }
 
+// fits reports whether the schema does, on the connection of the probe.
+func (d *database) fits(ctx context.Context) error {
+	return migrations.Fits(ctx, d.probe.DB, migrations.PostgreSQL, migrations.Coord, migrations.App)
+}
+
 // direct calls fn with a small pool of its own, past a pooler where that is
 // possible.
 func (d *database) direct(fn func(db *bun.DB) error) error {
@@ -81,7 +93,7 @@ func (d *database) direct(fn func(db *bun.DB) error) error {
 	defer db.Close()
 	err = fn(db)
 	if e, ok := errors.AsType[*net.OpError](err); ok && e.Op == "dial" {
-		return fmt.Errorf("the server that %s names can't be reached: %w", env, e)
+		return fmt.Errorf("the server that %s names can't be reached: %w", env, err)
 	}
 	return err
 }
@@ -90,7 +102,7 @@ func newBackend(ctx context.Context, d migratedDatabase, c *Config, m *metrics.M
 	coord.Backend, func(), error,
 ) {
 	b, err := pg.Open(ctx, pg.Options{
-		URL: d.url, ListenURL: d.listenURL, DB: d.work, Poll: c.Poll,
+		URL: d.url, ListenURL: d.listenURL, DB: d.work, Probe: d.probe, Poll: c.Poll,
 		Options: coord.Options{Logger: log, Observer: m},
 	})
 	if err != nil {
@@ -99,6 +111,6 @@ func newBackend(ctx context.Context, d migratedDatabase, c *Config, m *metrics.M
 	return b, closer(ctx, b, log), nil
 }
 
-func newStore(d migratedDatabase, b coord.Backend) *store.Store {
-	return store.New(store.Options{Write: d.work, Backend: b})
+func newStore(d migratedDatabase, b coord.Backend, k *keys.Keys) *store.Store {
+	return store.New(store.Options{Write: d.work, Backend: b, Secrets: k})
 }

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"strings"
 
+	"github.com/tandemhq/tandem/app/keys"
 	"github.com/tandemhq/tandem/app/metrics"
 	"github.com/tandemhq/tandem/app/store"
 	"github.com/tandemhq/tandem/coord"
@@ -43,6 +44,11 @@ func (d *database) status(ctx context.Context) ([]migrations.Migration, error) {
 	return migrations.Status(ctx, d.Write.DB, migrations.SQLite, migrations.Coord, migrations.App)
 }
 
+// fits reports whether the schema does.
+func (d *database) fits(ctx context.Context) error {
+	return migrations.Fits(ctx, d.Read.DB, migrations.SQLite, migrations.Coord, migrations.App)
+}
+
 func newBackend(ctx context.Context, d migratedDatabase, m *metrics.Metrics, log *slog.Logger) (
 	coord.Backend, func(), error,
 ) {
@@ -53,6 +59,6 @@ func newBackend(ctx context.Context, d migratedDatabase, m *metrics.Metrics, log
 	return b, closer(ctx, b, log), nil
 }
 
-func newStore(d migratedDatabase, b coord.Backend) *store.Store {
-	return store.New(store.Options{Write: d.Write, Read: d.Read, Backend: b})
+func newStore(d migratedDatabase, b coord.Backend, k *keys.Keys) *store.Store {
+	return store.New(store.Options{Write: d.Write, Read: d.Read, Backend: b, Secrets: k})
 }

@@ -23,12 +23,24 @@ import (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	// A second signal ends the program at once.
-	context.AfterFunc(ctx, stop)
-	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
-	stop()
-	os.Exit(code)
+	ctx, stop := context.WithCancel(context.Background())
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		<-signals
+		stop()
+		os.Exit(signalCode(<-signals))
+	}()
+	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// signalCode is the exit code of a program that a second signal has ended at once, as a shell gives
+// it: 130 or 143. Without a handler the first process of a container would not end.
+func signalCode(s os.Signal) int {
+	if number, ok := s.(syscall.Signal); ok {
+		return 128 + int(number)
+	}
+	return 1
 }
 
 // cli is the command line.
@@ -38,6 +50,9 @@ type cli struct {
 	Serve   serveCmd   `cmd:"" help:"Run the server. Migrates the database first."`
 	Migrate migrateCmd `cmd:"" help:"Bring the database up to date, or see how far it is."`
 	User    userCmd    `cmd:"" help:"Manage accounts."`
+	Keys    keysCmd    `cmd:"" help:"List, replace and revoke the keys that all replicas share."`
+	Jobs    jobsCmd    `cmd:"" help:"List the background jobs, and what came of each."`
+	Doctor  doctorCmd  `cmd:"" help:"Look at the deployment from the inside and say whether a second replica is safe."`
 	Version versionCmd `cmd:"" help:"Print version, driver, commit and Go version."`
 }
 
@@ -49,7 +64,7 @@ type env struct {
 }
 
 // run is the program without the process. It returns the exit code: 0, 1 for a
-// failure, 2 for wrong arguments or settings.
+// failure, 2 for wrong arguments or settings. See also signalCode.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	var c cli
 	exit := -1
@@ -78,6 +93,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if _, wrong := errors.AsType[*settingError](err); wrong {
 		_, _ = fmt.Fprintf(stderr, "tandem: %s\n", oneLine(err))
 		return 2
+	}
+	if errors.Is(err, errUnsafe) {
+		return 1
 	}
 	if err != nil && !errors.Is(err, context.Canceled) {
 		_, _ = fmt.Fprintf(stderr, "tandem: %s\n", oneLine(err))

@@ -2,10 +2,14 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"time"
 
+	"github.com/tandemhq/tandem/app/health"
 	"github.com/tandemhq/tandem/coord"
+	"github.com/tandemhq/tandem/migrations"
 )
 
 // migratedDatabase is one that has the schema.
@@ -17,6 +21,17 @@ func migrated(ctx context.Context, d *database, log *slog.Logger) (migratedDatab
 		log.InfoContext(ctx, "migration applied", "set", m.Set, "name", m.Name)
 	}
 	return migratedDatabase{d}, err
+}
+
+// schemaFits looks whether the database still has what this version needs.
+func schemaFits(d migratedDatabase) health.Schema {
+	return func(ctx context.Context) error {
+		err := d.fits(ctx)
+		if err != nil && !errors.Is(err, migrations.ErrBehind) && !errors.Is(err, migrations.ErrContracted) {
+			return fmt.Errorf("%w: %w", coord.ErrUnavailable, err)
+		}
+		return err
+	}
 }
 
 // closer ends a backend, for a while at most.

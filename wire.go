@@ -10,6 +10,7 @@ import (
 
 	"github.com/tandemhq/tandem/app"
 	"github.com/tandemhq/tandem/app/auth"
+	"github.com/tandemhq/tandem/app/jobs"
 	"github.com/tandemhq/tandem/app/rooms"
 	"github.com/tandemhq/tandem/app/tasks"
 	"github.com/tandemhq/tandem/web"
@@ -17,11 +18,21 @@ import (
 
 // initialize makes a replica on a migrated database.
 func initialize(ctx context.Context, c *Config, a app.Config, log *slog.Logger) (*app.Server, func(), error) {
-	panic(wire.Build(driverSet, migrated, app.NewMetrics, app.NewHealth, app.NewAuth, app.NewAudit, app.NewPresence, app.NewTools, app.NewHub, app.NewOutbound,
-		app.NewWorker, app.NewMaintenance, app.NewServer, rooms.New, tasks.New, web.New))
+	panic(wire.Build(driverSet, migrated, schemaFits, newKeys, app.NewMetrics, app.NewHealth, app.NewAuth, app.NewAudit, app.NewPresence, app.NewTools, app.NewHub, app.NewOutbound,
+		app.NewWorker, app.NewJobs, app.NewServer, rooms.New, tasks.New, web.New))
+}
+
+// initializeJobs makes only what it takes to list the background jobs.
+func initializeJobs(ctx context.Context, c *Config, a app.Config, log *slog.Logger) (*jobs.Registry, func(), error) {
+	panic(wire.Build(driverSet, migrated, newKeys, app.NewMetrics, app.NewJobs))
 }
 
 // initializeAccounts makes only what it takes to manage accounts.
 func initializeAccounts(ctx context.Context, c *Config, a app.Config, log *slog.Logger) (*auth.Service, func(), error) {
-	panic(wire.Build(driverSet, migrated, app.NewMetrics, app.NewAuth))
+	panic(wire.Build(driverSet, migrated, newKeys, app.NewMetrics, app.NewAuth))
+}
+
+// initializeKeys makes only what it takes to manage keys.
+func initializeKeys(ctx context.Context, c *Config, a app.Config, log *slog.Logger) (*sharedKeys, func(), error) {
+	panic(wire.Build(driverSet, migrated, newKeys, app.NewMetrics, wire.Struct(new(sharedKeys), "*")))
 }

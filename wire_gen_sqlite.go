@@ -8,6 +8,7 @@ import (
 	"context"
 	"github.com/tandemhq/tandem/app"
 	"github.com/tandemhq/tandem/app/auth"
+	"github.com/tandemhq/tandem/app/jobs"
 	"github.com/tandemhq/tandem/app/rooms"
 	"github.com/tandemhq/tandem/app/tasks"
 	"github.com/tandemhq/tandem/web"
@@ -37,11 +38,18 @@ func initialize(ctx context.Context, c *Config, a app.Config, log *slog.Logger) 
 		cleanup()
 		return nil, nil, err
 	}
-	store := newStore(mainMigratedDatabase, backend)
-	service := app.NewAuth(a, store, backend, log)
+	keys, cleanup3, err := newKeys(ctx, backend, c, log)
+	if err != nil {
+		cleanup2()
+		cleanup()
+		return nil, nil, err
+	}
+	store := newStore(mainMigratedDatabase, backend, keys)
+	service := app.NewAuth(a, store, backend, keys, log)
 	roomsService := rooms.New(store, backend)
 	client, err := app.NewOutbound(a)
 	if err != nil {
+		cleanup3()
 		cleanup2()
 		cleanup()
 		return nil, nil, err
@@ -51,22 +59,70 @@ func initialize(ctx context.Context, c *Config, a app.Config, log *slog.Logger) 
 	toolsService := app.NewTools(store, backend, presenceService, log)
 	hub := app.NewHub(a, backend, service, roomsService, presenceService, toolsService, metrics, log)
 	auditService := app.NewAudit(store)
-	health := app.NewHealth(backend)
-	handler, err := web.New(a, service, roomsService, tasksService, hub, presenceService, toolsService, auditService, backend, health, metrics, log)
+	registry, err := app.NewJobs(a, backend, store, keys, metrics, log)
 	if err != nil {
+		cleanup3()
+		cleanup2()
+		cleanup()
+		return nil, nil, err
+	}
+	schema := schemaFits(mainMigratedDatabase)
+	health := app.NewHealth(backend, schema, metrics, log)
+	handler, err := web.New(a, service, roomsService, tasksService, hub, presenceService, toolsService, auditService, keys, registry, backend, health, metrics, log)
+	if err != nil {
+		cleanup3()
 		cleanup2()
 		cleanup()
 		return nil, nil, err
 	}
 	worker, err := app.NewWorker(a, tasksService, log)
 	if err != nil {
+		cleanup3()
 		cleanup2()
 		cleanup()
 		return nil, nil, err
 	}
-	maintenance := app.NewMaintenance(a, backend, store, log)
-	server := app.NewServer(a, handler, service, health, hub, presenceService, toolsService, worker, maintenance, log)
+	server := app.NewServer(a, handler, service, health, hub, presenceService, toolsService, worker, registry, log)
 	return server, func() {
+		cleanup3()
+		cleanup2()
+		cleanup()
+	}, nil
+}
+
+// initializeJobs makes only what it takes to list the background jobs.
+func initializeJobs(ctx context.Context, c *Config, a app.Config, log *slog.Logger) (*jobs.Registry, func(), error) {
+	mainDatabase, cleanup, err := openDatabase(ctx, c)
+	if err != nil {
+		return nil, nil, err
+	}
+	mainMigratedDatabase, err := migrated(ctx, mainDatabase, log)
+	if err != nil {
+		cleanup()
+		return nil, nil, err
+	}
+	metrics := app.NewMetrics(a)
+	backend, cleanup2, err := newBackend(ctx, mainMigratedDatabase, metrics, log)
+	if err != nil {
+		cleanup()
+		return nil, nil, err
+	}
+	keys, cleanup3, err := newKeys(ctx, backend, c, log)
+	if err != nil {
+		cleanup2()
+		cleanup()
+		return nil, nil, err
+	}
+	store := newStore(mainMigratedDatabase, backend, keys)
+	registry, err := app.NewJobs(a, backend, store, keys, metrics, log)
+	if err != nil {
+		cleanup3()
+		cleanup2()
+		cleanup()
+		return nil, nil, err
+	}
+	return registry, func() {
+		cleanup3()
 		cleanup2()
 		cleanup()
 	}, nil
@@ -89,9 +145,51 @@ func initializeAccounts(ctx context.Context, c *Config, a app.Config, log *slog.
 		cleanup()
 		return nil, nil, err
 	}
-	store := newStore(mainMigratedDatabase, backend)
-	service := app.NewAuth(a, store, backend, log)
+	keys, cleanup3, err := newKeys(ctx, backend, c, log)
+	if err != nil {
+		cleanup2()
+		cleanup()
+		return nil, nil, err
+	}
+	store := newStore(mainMigratedDatabase, backend, keys)
+	service := app.NewAuth(a, store, backend, keys, log)
 	return service, func() {
+		cleanup3()
+		cleanup2()
+		cleanup()
+	}, nil
+}
+
+// initializeKeys makes only what it takes to manage keys.
+func initializeKeys(ctx context.Context, c *Config, a app.Config, log *slog.Logger) (*sharedKeys, func(), error) {
+	mainDatabase, cleanup, err := openDatabase(ctx, c)
+	if err != nil {
+		return nil, nil, err
+	}
+	mainMigratedDatabase, err := migrated(ctx, mainDatabase, log)
+	if err != nil {
+		cleanup()
+		return nil, nil, err
+	}
+	metrics := app.NewMetrics(a)
+	backend, cleanup2, err := newBackend(ctx, mainMigratedDatabase, metrics, log)
+	if err != nil {
+		cleanup()
+		return nil, nil, err
+	}
+	keys, cleanup3, err := newKeys(ctx, backend, c, log)
+	if err != nil {
+		cleanup2()
+		cleanup()
+		return nil, nil, err
+	}
+	store := newStore(mainMigratedDatabase, backend, keys)
+	mainSharedKeys := &sharedKeys{
+		Keys:  keys,
+		Store: store,
+	}
+	return mainSharedKeys, func() {
+		cleanup3()
 		cleanup2()
 		cleanup()
 	}, nil

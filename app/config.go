@@ -15,7 +15,7 @@ import (
 
 	"github.com/tandemhq/tandem/app/auth"
 	"github.com/tandemhq/tandem/app/hub"
-	"github.com/tandemhq/tandem/app/maintenance"
+	"github.com/tandemhq/tandem/app/jobs"
 	"github.com/tandemhq/tandem/app/presence"
 	"github.com/tandemhq/tandem/app/store"
 	"github.com/tandemhq/tandem/coord"
@@ -72,11 +72,15 @@ type Config struct {
 	// burst 500.
 	Writes coord.Limit
 
-	// Auth, Hub, Presence and Maintenance tune those parts; the zero values are good.
-	Auth        auth.Options
-	Hub         hub.Options
-	Presence    presence.Options
-	Maintenance maintenance.Options
+	// JobsOff are background jobs that are not done, by name.
+	JobsOff []string
+
+	// Auth, Hub and Presence tune those parts, and Keep says how long things are kept; the zero
+	// values are good.
+	Auth     auth.Options
+	Hub      hub.Options
+	Presence presence.Options
+	Keep     jobs.Keep
 }
 
 // Complete fills in the defaults and checks the settings. Its error is a
@@ -150,14 +154,14 @@ func (c *Config) Complete() error {
 func (c *Config) checkSessions() error {
 	def(&c.Auth.Sessions.Idle, store.SessionIdle)
 	def(&c.Auth.Sessions.Absolute, store.SessionAbsolute)
-	def(&c.Maintenance.Audit, 365*day)
+	def(&c.Keep.Audit, 365*day)
 	for _, s := range []struct {
 		field              string
 		value, least, most time.Duration
 	}{
 		{"SessionIdle", c.Auth.Sessions.Idle, 5 * time.Minute, 365 * day}, // a use is written down once a minute
 		{"SessionLength", c.Auth.Sessions.Absolute, c.Auth.Sessions.Idle, 365 * day},
-		{"AuditKeep", c.Maintenance.Audit, day, 3650 * day},
+		{"AuditKeep", c.Keep.Audit, day, 3650 * day},
 	} {
 		if s.value < s.least || s.value > s.most {
 			return invalid(s.field, "is %v, must be between %v and %v", s.value, s.least, s.most)
@@ -228,6 +232,10 @@ func loopback(host string) bool {
 	addr, err := netip.ParseAddr(strings.Trim(host, "[]"))
 	return err == nil && addr.IsLoopback()
 }
+
+// ClosingTime is what the end of [Server.Run] leaves of ShutdownTimeout to whoever closes what the
+// replica stands on.
+func (c Config) ClosingTime() time.Duration { return (c.ShutdownTimeout - c.DrainGrace) / 10 }
 
 // Secure reports whether browsers reach the program over https only.
 func (c Config) Secure() bool { return strings.HasPrefix(c.PublicURL, "https://") }

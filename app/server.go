@@ -5,15 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/tandemhq/tandem/app/auth"
 	"github.com/tandemhq/tandem/app/health"
 	"github.com/tandemhq/tandem/app/hub"
-	"github.com/tandemhq/tandem/app/maintenance"
+	"github.com/tandemhq/tandem/app/jobs"
 	"github.com/tandemhq/tandem/app/presence"
 	"github.com/tandemhq/tandem/app/tools"
 	"github.com/tandemhq/tandem/coord/worker"
@@ -21,32 +24,33 @@ import (
 
 // Server is one replica.
 type Server struct {
-	config      Config
-	handler     http.Handler
-	auth        *auth.Service
-	health      *health.Health
-	hub         *hub.Hub
-	presence    *presence.Service
-	tools       *tools.Service
-	worker      *worker.Worker
-	maintenance *maintenance.Maintenance
-	log         *slog.Logger
+	config   Config
+	handler  http.Handler
+	auth     *auth.Service
+	health   *health.Health
+	hub      *hub.Hub
+	presence *presence.Service
+	tools    *tools.Service
+	worker   *worker.Worker
+	jobs     *jobs.Registry
+	log      *slog.Logger
 }
 
 // NewServer returns a replica that serves the handler.
 func NewServer(
 	c Config, handler http.Handler, a *auth.Service, hl *health.Health, h *hub.Hub, p *presence.Service,
-	t *tools.Service, w *worker.Worker, m *maintenance.Maintenance, log *slog.Logger,
+	t *tools.Service, w *worker.Worker, j *jobs.Registry, log *slog.Logger,
 ) *Server {
 	return &Server{
-		config: c, handler: handler, auth: a, health: hl, hub: h, presence: p, tools: t, worker: w, maintenance: m, log: log,
+		config: c, handler: handler, auth: a, health: hl, hub: h, presence: p, tools: t, worker: w, jobs: j, log: log,
 	}
 }
 
 // Run listens and serves until ctx is done, and then stops in order: the replica
 // says that it is not ready, DrainGrace passes, nothing more is claimed or
 // accepted, sockets are closed over a window, requests and runs end. The stop
-// takes at most ShutdownTimeout. It may be called once.
+// takes at most ShutdownTimeout, less [Config.ClosingTime], whatever the database and
+// the clients do. It may be called once.
 func (s *Server) Run(ctx context.Context) error {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.config.Addr)
 	if err != nil {
@@ -73,24 +77,29 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 		MaxHeaderBytes:    32 << 10,
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
-	var background sync.WaitGroup
-	failed := make(chan error, 2)
+	var runs, background sync.WaitGroup
+	failed := make(chan error, 3)
 	background.Go(func() {
 		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 			failed <- fmt.Errorf("serve: %w", err)
 		}
 	})
-	background.Go(func() {
+	runs.Go(func() {
 		if err := s.worker.Run(work); err != nil {
 			failed <- err
 		}
 	})
-	background.Go(func() { s.maintenance.Run(work) })
+	background.Go(func() {
+		if err := s.jobs.Run(work); err != nil {
+			failed <- err
+		}
+	})
 	background.Go(func() {
 		if err := s.presence.Run(there); err != nil {
 			s.log.WarnContext(there, "the directory still has this replica, until its lease ends", "error", err)
 		}
 	})
+	background.Go(func() { s.health.Run(there) })
 	background.Go(func() { s.offerSetup(work, listener.Addr()) })
 
 	var problem error
@@ -99,15 +108,17 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	case problem = <-failed:
 	}
 	s.log.InfoContext(ctx, "tandem is stopping")
-	return errors.Join(problem, s.stop(ctx, server, stopWork, leave, &background))
+	return errors.Join(problem, s.stop(ctx, server, stopWork, leave, &runs, &background))
 }
 
-// stop ends everything within ShutdownTimeout.
-func (s *Server) stop(ctx context.Context, server *http.Server, stopWork, leave func(), background *sync.WaitGroup) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.config.ShutdownTimeout)
+// stop ends everything in time.
+func (s *Server) stop(ctx context.Context, server *http.Server, stopWork, leave func(), runs, background *sync.WaitGroup) error {
+	most := s.config.ShutdownTimeout - s.config.ClosingTime()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), most)
 	defer cancel()
 	s.health.Drain()
 	if s.config.DrainGrace > 0 {
+		s.log.InfoContext(ctx, "serving on, not ready", "for", s.config.DrainGrace)
 		time.Sleep(s.config.DrainGrace)
 	}
 	stopWork()
@@ -116,30 +127,58 @@ func (s *Server) stop(ctx context.Context, server *http.Server, stopWork, leave 
 	// some of the time left for what must be cut off.
 	soft, cancelSoft := context.WithTimeout(ctx, (s.config.ShutdownTimeout-s.config.DrainGrace)*3/4)
 	defer cancelSoft()
-	var hubErr, serverErr error
-	var stopping sync.WaitGroup
-	stopping.Go(func() {
-		defer leave()
-		hubErr = s.hub.Drain(soft)
+	return s.endAll(ctx, most, map[string]func() error{
+		"sockets": func() error {
+			defer leave()
+			return s.hub.Drain(soft)
+		},
+		"requests": func() error {
+			err := server.Shutdown(soft)
+			if err != nil {
+				err = errors.Join(fmt.Errorf("requests did not end in time: %w", err), server.Close())
+			}
+			return err
+		},
+		"runs": func() error {
+			runs.Wait()
+			return nil
+		},
+		"background": func() error {
+			background.Wait()
+			return nil
+		},
 	})
-	stopping.Go(func() {
-		if serverErr = server.Shutdown(soft); serverErr != nil {
-			serverErr = errors.Join(fmt.Errorf("requests did not end in time: %w", serverErr), server.Close())
-		}
-	})
-	done := make(chan struct{})
-	go func() {
-		stopping.Wait()
-		background.Wait()
-		close(done)
-	}()
-	select {
-	case <-done:
-		s.log.InfoContext(ctx, "tandem has stopped")
-		return errors.Join(hubErr, serverErr)
-	case <-ctx.Done():
-		return fmt.Errorf("not everything ended within %v", s.config.ShutdownTimeout)
+}
+
+// endAll ends the parts of the replica at once, tells of each how long that took, and waits for
+// them as long as ctx lasts.
+func (s *Server) endAll(ctx context.Context, most time.Duration, parts map[string]func() error) error {
+	type end struct {
+		part string
+		took time.Duration
+		err  error
 	}
+	began, ends := time.Now(), make(chan end, len(parts))
+	for part, stop := range parts {
+		go func() {
+			err := stop()
+			ends <- end{part, time.Since(began), err}
+		}()
+	}
+	var problems []error
+	for len(parts) > 0 {
+		select {
+		case e := <-ends:
+			delete(parts, e.part)
+			problems = append(problems, e.err)
+			s.log.InfoContext(ctx, "a part has stopped", "part", e.part, "took", e.took)
+		case <-ctx.Done():
+			left := slices.Sorted(maps.Keys(parts))
+			return errors.Join(append(problems, fmt.Errorf("not everything ended within %v: %s", most, strings.Join(left, ", ")))...)
+		}
+	}
+	s.log.InfoContext(ctx, "tandem has stopped")
+	return errors.Join(problems...)
 }
 
 // offerSetup prints a link for the set-up while there is no user.

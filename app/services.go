@@ -10,7 +10,7 @@ import (
 	"github.com/tandemhq/tandem/app/auth"
 	"github.com/tandemhq/tandem/app/health"
 	"github.com/tandemhq/tandem/app/hub"
-	"github.com/tandemhq/tandem/app/maintenance"
+	"github.com/tandemhq/tandem/app/keys"
 	"github.com/tandemhq/tandem/app/metrics"
 	"github.com/tandemhq/tandem/app/outbound"
 	"github.com/tandemhq/tandem/app/presence"
@@ -28,13 +28,17 @@ import (
 // observer they are.
 func NewMetrics(c Config) *metrics.Metrics { return metrics.New(c.Version, c.Driver) }
 
-// NewHealth returns the health of a replica on that backend.
-func NewHealth(backend coord.Backend) *health.Health { return health.New(backend.Ping) }
+// NewHealth returns the health of a replica on that backend. [Server.Run] runs it.
+func NewHealth(backend coord.Backend, schema health.Schema, m *metrics.Metrics, log *slog.Logger) *health.Health {
+	h := health.New(health.Options{Ping: backend.Ping, Schema: schema, Observer: m, Logger: log})
+	h.Watch("listening", m.Polling)
+	return h
+}
 
 // NewAuth returns the accounts and sessions.
-func NewAuth(c Config, st *store.Store, backend coord.Backend, log *slog.Logger) *auth.Service {
+func NewAuth(c Config, st *store.Store, backend coord.Backend, k *keys.Keys, log *slog.Logger) *auth.Service {
 	o := c.Auth
-	o.Join = rooms.Join
+	o.Join, o.Tokens = rooms.Join, k.Tokens
 	return auth.New(st, backend, o, log)
 }
 
@@ -83,18 +87,12 @@ func NewOutbound(c Config) (*outbound.Client, error) {
 func NewWorker(c Config, t *tasks.Service, log *slog.Logger) (*worker.Worker, error) {
 	return worker.New(t.Claimer(), worker.Options{
 		Name: c.Node, Handlers: t.Handlers(), Concurrency: c.Workers, Lease: c.Lease, Poll: c.Poll,
-		Grace: handlerGrace(c), Logger: log,
+		Spread: min(c.Poll, startSpread), Grace: handlerGrace(c), Logger: log,
 	})
 }
 
+// startSpread is within how long replicas that start at once look for work.
+const startSpread = 250 * time.Millisecond
+
 // handlerGrace leaves time to release what is unfinished.
 func handlerGrace(c Config) time.Duration { return (c.ShutdownTimeout - c.DrainGrace) * 2 / 3 }
-
-// NewMaintenance returns the jobs that delete what is no longer needed.
-func NewMaintenance(
-	c Config, backend coord.Backend, st *store.Store, log *slog.Logger,
-) *maintenance.Maintenance {
-	o := c.Maintenance
-	o.Sessions = c.Auth.Sessions
-	return maintenance.New(backend, st, o, log)
-}

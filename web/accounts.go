@@ -216,11 +216,12 @@ func (h *handler) deleteInvitation(_ http.ResponseWriter, r *http.Request) (int,
 func (h *handler) getAudit(_ http.ResponseWriter, r *http.Request) (int, any, error) {
 	query := r.URL.Query()
 	f := audit.Filter{Action: query.Get("action"), Target: query.Get("target")}
-	for name, into := range map[string]*int64{"actor": &f.ActorID, "before": &f.Before} {
-		var err error
-		if *into, err = number(r, name); err != nil {
-			return 0, nil, err
-		}
+	var err error
+	if f.ActorID, err = number(r, "actor"); err != nil {
+		return 0, nil, err
+	}
+	if f.Before, err = h.before(r); err != nil {
+		return 0, nil, err
 	}
 	limit, err := number(r, "limit")
 	if err != nil {
@@ -235,8 +236,13 @@ func (h *handler) getAudit(_ http.ResponseWriter, r *http.Request) (int, any, er
 		}
 	}
 	lines, more, err := h.audit.List(r.Context(), f)
+	next := ""
+	if len(lines) > 0 {
+		next = h.next(r, more, lines[len(lines)-1].ID)
+	}
 	return http.StatusOK, struct {
 		Lines []store.AuditLine `json:"lines"`
 		More  bool              `json:"more"`
-	}{orEmpty(lines), more}, err
+		Next  string            `json:"next,omitzero"`
+	}{orEmpty(lines), more, next}, err
 }

@@ -338,11 +338,15 @@ func TestLinksAreLimitedByAddress(t *testing.T) {
 		if i == 30 {
 			want = 429
 		}
-		c.call("POST", "/api/v1/links", body{"token": fmt.Sprint(i)}, want)
+		c.call("POST", "/api/v1/links", body{"token": fmt.Sprintf("%043d", i)}, want)
 	}
-	c.call("POST", "/api/v1/invitations/accept", body{"token": "x", "name": "x", "password": password}, 429)
-	c.call("POST", "/api/v1/password/reset", body{"token": "x", "password": password}, 429)
-	c.call("POST", "/api/v1/setup", body{"token": "x", "name": "x", "password": password}, 429)
+	guess := strings.Repeat("x", 43) // as links are that were made before they were signed
+	c.call("POST", "/api/v1/invitations/accept", body{"token": guess, "name": "x", "password": password}, 429)
+	c.call("POST", "/api/v1/password/reset", body{"token": guess, "password": password}, 429)
+	c.call("POST", "/api/v1/setup", body{"token": guess, "name": "x", "password": password}, 429)
+	// Nothing is looked for on behalf of one that nobody has signed.
+	c.call("POST", "/api/v1/links", body{"token": "x"}, 403)
+	c.call("POST", "/api/v1/setup", body{"token": "x", "name": "x", "password": password}, 403)
 	c.call("POST", "/api/v1/session", body{"name": "x", "password": password}, 401) // a limit of its own
 }
 

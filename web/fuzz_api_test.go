@@ -33,6 +33,7 @@ func FuzzAPI(f *testing.F) {
 		{"POST /api/v1/tokens", `{"name":"t","scopes":["read"],"expires_in_s":-1}`},
 		{"DELETE /api/v1/tokens/0", ""},
 		{"GET /api/v1/audit?actor=1&since=2026-01-02T15:04:05Z&limit=1&action=%00", ""},
+		{"GET /api/v1/jobs", ""},
 		{"GET /api/v1/runs?state=failed&kind=message&before=1", ""},
 		{"GET /api/v1/runs/1/log?after=0", ""},
 		{"POST /api/v1/tasks", `{"name":"tick","room_id":1,"text":"t","schedule":"@every 1h"}`},

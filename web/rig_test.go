@@ -29,6 +29,7 @@ import (
 
 	"github.com/tandemhq/tandem/app"
 	"github.com/tandemhq/tandem/app/auth"
+	"github.com/tandemhq/tandem/app/keys"
 	"github.com/tandemhq/tandem/app/rooms"
 	"github.com/tandemhq/tandem/app/store"
 	"github.com/tandemhq/tandem/app/tasks"
@@ -134,8 +135,14 @@ func startLogged(t testing.TB, db *database, configure func(*app.Config), log *s
 	if err := c.Complete(); err != nil {
 		t.Fatal(err)
 	}
-	m, hl := app.NewMetrics(c), app.NewHealth(backend)
-	a, r := app.NewAuth(c, st, backend, log), rooms.New(st, backend)
+	m := app.NewMetrics(c)
+	hl := app.NewHealth(backend, nil, m, log)
+	k, err := keys.Open(t.Context(), backend, keys.Options{Logger: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(k.Close)
+	a, r := app.NewAuth(c, st, backend, k, log), rooms.New(st, backend)
 	calls, err := app.NewOutbound(c)
 	if err != nil {
 		t.Fatal(err)
@@ -148,11 +155,15 @@ func startLogged(t testing.TB, db *database, configure func(*app.Config), log *s
 	if err != nil {
 		t.Fatal(err)
 	}
-	handler, err := web.New(c, a, r, ts, h, p, tl, app.NewAudit(st), backend, hl, m, log)
+	j, err := app.NewJobs(c, backend, st, k, m, log)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := app.NewServer(c, handler, a, hl, h, p, tl, w, app.NewMaintenance(c, backend, st, log), log)
+	handler, err := web.New(c, a, r, ts, h, p, tl, app.NewAudit(st), k, j, backend, hl, m, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := app.NewServer(c, handler, a, hl, h, p, tl, w, j, log)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -109,7 +109,7 @@ func (h *handler) postRead(r *http.Request, room int64) (int, any, error) {
 }
 
 func (h *handler) getMessages(r *http.Request, room int64) (int, any, error) {
-	before, err := number(r, "before")
+	before, err := h.before(r)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -118,11 +118,16 @@ func (h *handler) getMessages(r *http.Request, room int64) (int, any, error) {
 		return 0, nil, err
 	}
 	page, err := h.rooms.Messages(r.Context(), userOf(r), room, before, int(min(limit, maxBody)))
+	next := ""
+	if len(page.Messages) > 0 { // the oldest first
+		next = h.next(r, page.More, page.Messages[0].ID)
+	}
 	return http.StatusOK, struct {
 		Messages []store.Message `json:"messages"`
 		Position coord.Position  `json:"position"`
 		More     bool            `json:"more"`
-	}{orEmpty(page.Messages), page.Position, page.More}, err
+		Next     string          `json:"next,omitzero"`
+	}{orEmpty(page.Messages), page.Position, page.More, next}, err
 }
 
 type messageAnswer struct {

@@ -81,7 +81,7 @@ func (h *handler) runTask(_ http.ResponseWriter, r *http.Request) (int, any, err
 
 // getRuns lists the runs of the task that the path names, or of all.
 func (h *handler) getRuns(_ http.ResponseWriter, r *http.Request) (int, any, error) {
-	before, err := number(r, "before")
+	before, err := h.before(r)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -94,10 +94,15 @@ func (h *handler) getRuns(_ http.ResponseWriter, r *http.Request) (int, any, err
 		Task: param(r, "name"), Kind: query.Get("kind"), State: coord.State(query.Get("state")),
 		Before: coord.RunID(before), Limit: int(min(limit, maxBody)),
 	})
+	next := ""
+	if len(list) > 0 {
+		next = h.next(r, more, int64(list[len(list)-1].ID))
+	}
 	return http.StatusOK, struct {
 		Runs []tasks.Run `json:"runs"`
 		More bool        `json:"more"`
-	}{orEmpty(list), more}, err
+		Next string      `json:"next,omitzero"`
+	}{orEmpty(list), more, next}, err
 }
 
 func runID(r *http.Request) (coord.RunID, error) {

@@ -17,6 +17,8 @@ import (
 	"github.com/tandemhq/tandem/app/auth"
 	"github.com/tandemhq/tandem/app/health"
 	"github.com/tandemhq/tandem/app/hub"
+	"github.com/tandemhq/tandem/app/jobs"
+	"github.com/tandemhq/tandem/app/keys"
 	"github.com/tandemhq/tandem/app/metrics"
 	"github.com/tandemhq/tandem/app/presence"
 	"github.com/tandemhq/tandem/app/rooms"
@@ -36,6 +38,8 @@ type handler struct {
 	presence *presence.Service
 	tools    *tools.Service
 	audit    *audit.Service
+	cursors  auth.Signer
+	jobs     *jobs.Registry
 	health   *health.Health
 	metrics  *metrics.Metrics
 	clients  *clients
@@ -47,7 +51,7 @@ type handler struct {
 // New returns the handler of everything that is served.
 func New(
 	c app.Config, a *auth.Service, r *rooms.Service, t *tasks.Service, h *hub.Hub, p *presence.Service,
-	tl *tools.Service, au *audit.Service, backend coord.Backend, hl *health.Health,
+	tl *tools.Service, au *audit.Service, k *keys.Keys, j *jobs.Registry, backend coord.Backend, hl *health.Health,
 	m *metrics.Metrics, log *slog.Logger,
 ) (http.Handler, error) {
 	known, err := newClients(c.TrustedProxies)
@@ -61,7 +65,7 @@ func New(
 		}
 	}
 	hd := &handler{
-		config: c, auth: a, rooms: r, tasks: t, hub: h, presence: p, tools: tl, audit: au, health: hl, metrics: m, clients: known, log: log,
+		config: c, auth: a, rooms: r, tasks: t, hub: h, presence: p, tools: tl, audit: au, cursors: k.Tokens, jobs: j, health: hl, metrics: m, clients: known, log: log,
 	}
 	crossOrigin.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		writeProblem(w, problem{Status: http.StatusForbidden, Detail: "the request comes from a page of another site"})
@@ -122,6 +126,7 @@ func (h *handler) routes(s *static) []route {
 		{"POST", api + "/invitations", auth.ManagePeople, authBody, h.postInvitations, nil},
 		{"DELETE", api + "/invitations/:id", auth.ManagePeople, noBody, h.deleteInvitation, nil},
 		{"GET", api + "/audit", auth.ReadAudit, noBody, h.getAudit, nil},
+		{"GET", api + "/jobs", auth.ReadAudit, noBody, h.getJobs, nil},
 
 		{"GET", api + "/users", auth.SeePeople, noBody, h.getUsers, nil},
 		{"GET", api + "/presence", auth.Read, noBody, h.getPresence, nil},

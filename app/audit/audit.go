@@ -46,6 +46,9 @@ const (
 	TaskDeleted         Action = "task.deleted"
 	WebhookMade         Action = "task.webhook_created" // or given another secret
 	WebhookRemoved      Action = "task.webhook_removed"
+	KeysRotated         Action = "keys.rotated"  // at the command line; the target is the ring
+	KeyRevoked          Action = "keys.revoked"  // details: version
+	SecretsUnsealed     Action = "keys.unsealed" // details: count, of secrets of webhooks
 )
 
 // Actions are all of them.
@@ -53,6 +56,7 @@ var Actions = []Action{
 	SetUp, UserCreated, RoleChanged, Deactivated, Reactivated, PasswordChanged, ResetMade, PasswordReset,
 	SignedIn, SignInFailed, SignedOut, SessionsRevoked, TokenCreated, TokenRevoked, InvitationMade, InvitationWithdrawn,
 	TaskCreated, TaskChanged, TaskPaused, TaskResumed, TaskDeleted, WebhookMade, WebhookRemoved,
+	KeysRotated, KeyRevoked, SecretsUnsealed,
 }
 
 const (

@@ -690,7 +690,12 @@ func testAuditLines(t *testing.T, r rig) {
 		t.Errorf("got %+v, %v, %v", lines, more, err)
 	}
 	for i, keep := range []time.Duration{time.Hour, -time.Hour} {
-		if n, err := r.store.ReapAudit(ctx, keep); n != 2*i || err != nil {
+		n := 0
+		err := r.store.InTx(ctx, func(ctx context.Context, u store.Unit) (err error) {
+			n, err = u.ReapAudit(ctx, keep)
+			return err
+		})
+		if n != 2*i || err != nil {
 			t.Errorf("reaped %d, %v; want %d", n, err, 2*i)
 		}
 	}

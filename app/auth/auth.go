@@ -72,6 +72,9 @@ type Options struct {
 	// Sessions is how long one lasts.
 	Sessions store.Lifetime
 
+	// Tokens signs links. Nil: they are not signed.
+	Tokens Signer
+
 	// Join makes somebody a member of a room to which they were invited, in the unit of
 	// work that makes their account. Nil: nobody is invited to rooms.
 	Join func(ctx context.Context, u store.Unit, user store.User, room int64) error
@@ -132,7 +135,10 @@ func (s *Service) SetupToken(ctx context.Context) (string, error) {
 	if err != nil || !needed {
 		return "", err
 	}
-	secret, hash := newSecret()
+	secret, hash, err := s.newLinkSecret(setupLink)
+	if err != nil {
+		return "", err
+	}
 	return secret, s.store.AddSetupToken(ctx, hash, SetupTTL)
 }
 
@@ -141,6 +147,12 @@ func (s *Service) SetupToken(ctx context.Context) (string, error) {
 // coord.ErrInvalid with the field, *LimitedError, coord.ErrUnavailable.
 func (s *Service) Setup(ctx context.Context, token, name, password string) (SignedIn, error) {
 	tokenHash := hashSecret(token)
+	if err := s.checkLinkSecret(ctx, setupLink, token); err != nil {
+		if errors.Is(err, ErrLink) {
+			err = ErrSetupToken
+		}
+		return SignedIn{}, err
+	}
 	if err := s.chargeLink(ctx); err != nil {
 		return SignedIn{}, err
 	}

@@ -2,6 +2,7 @@ package auth
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/tandemhq/tandem/app/audit"
 	"github.com/tandemhq/tandem/app/store"
 	"github.com/tandemhq/tandem/coord"
+	"github.com/tandemhq/tandem/coord/keyring"
 )
 
 // How long links are good.
@@ -24,6 +26,45 @@ const (
 	InvitationPath = "/#invite="
 	ResetPath      = "/#reset="
 )
+
+// Signer signs for all replicas, see [keyring.Ring].
+type Signer interface {
+	Sign(purpose string, data []byte) (string, error)
+	Verify(ctx context.Context, purpose, token string) ([]byte, error)
+}
+
+// The purposes for which secrets of links are signed.
+const (
+	setupLink  = "set-up link"
+	personLink = "link" // invitations and resets
+)
+
+// newLinkSecret returns 128 random bits, signed, and the hash under which they are stored.
+func (s *Service) newLinkSecret(purpose string) (secret string, hash []byte, err error) {
+	if s.o.Tokens == nil {
+		secret, hash = newSecret()
+		return secret, hash, nil
+	}
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails, see its documentation
+	secret, err = s.o.Tokens.Sign(purpose, b[:])
+	return secret, hashSecret(secret), err
+}
+
+// unsigned is how long a secret is that was made before they were signed, or is not: see newSecret.
+const unsigned = 43
+
+// checkLinkSecret refuses what nobody has signed before anything is looked for.
+func (s *Service) checkLinkSecret(ctx context.Context, purpose, secret string) error {
+	if s.o.Tokens == nil || len(secret) == unsigned {
+		return nil
+	}
+	_, err := s.o.Tokens.Verify(ctx, purpose, secret)
+	if errors.Is(err, keyring.ErrForged) {
+		err = ErrLink
+	}
+	return err
+}
 
 // NewInvitation is an invitation to be made.
 type NewInvitation struct {
@@ -45,7 +86,10 @@ func (s *Service) Invite(ctx context.Context, by store.User, n NewInvitation) (l
 		return link, "", invalid("expires_in_s",
 			fmt.Sprintf("must be between %.0f and %.0f", minInvitationTTL.Seconds(), maxInvitationTTL.Seconds()))
 	}
-	secret, hash := newSecret()
+	secret, hash, err := s.newLinkSecret(personLink)
+	if err != nil {
+		return link, "", err
+	}
 	err = s.asAdmin(ctx, by, func(ctx context.Context, u store.Unit) error {
 		if n.RoomID != 0 {
 			room, err := u.MyRoom(ctx, by, n.RoomID)
@@ -94,6 +138,9 @@ func (s *Service) Withdraw(ctx context.Context, by store.User, id int64) error {
 
 // Link says what a link is for, and uses nothing up. Errors: ErrLink, *LimitedError.
 func (s *Service) Link(ctx context.Context, secret string) (store.Link, error) {
+	if err := s.checkLinkSecret(ctx, personLink, secret); err != nil {
+		return store.Link{}, err
+	}
 	if err := s.chargeLink(ctx); err != nil {
 		return store.Link{}, err
 	}
@@ -155,7 +202,10 @@ func (s *Service) Accept(ctx context.Context, secret, name, password string) (in
 // in place of an earlier one. Errors: coord.ErrNotFound, coord.ErrConflict for who is
 // deactivated, *ForbiddenError.
 func (s *Service) MakeReset(ctx context.Context, by store.User, user int64) (link store.Link, secret string, err error) {
-	secret, hash := newSecret()
+	secret, hash, err := s.newLinkSecret(personLink)
+	if err != nil {
+		return link, "", err
+	}
 	err = s.change(ctx, by, user, func(ctx context.Context, u store.Unit, of store.User) error {
 		if of.Deactivated {
 			return &store.ReasonError{Err: coord.ErrConflict, Reason: "they are deactivated"}

@@ -39,6 +39,9 @@ type Metrics struct {
 
 	lag atomic.Pointer[func() int64]
 
+	jobs     jobMetrics
+	database *databaseMetrics
+
 	DirectoryEntries prometheus.Gauge   // connections of this replica in the directory
 	DirectoryJoins   prometheus.Counter // times that it became a member of it
 }
@@ -105,6 +108,8 @@ func New(version, driver string) *Metrics {
 	m.registry.MustRegister(m.operations, m.items, m.seconds, m.decisions, m.degraded, m.outages, m.Connections, m.Closes, m.Events, m.Resets,
 		m.lagGauge(), m.Overflows, m.Frames, m.Topics, m.HistoryReads, m.HistoryBytes, m.HTTPRequests, m.DirectoryEntries, m.DirectoryJoins, info,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.jobs = newJobMetrics(m.registry)
+	m.database = newDatabaseMetrics(m.registry)
 	return m
 }
 

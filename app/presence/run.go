@@ -219,6 +219,10 @@ func (s *Service) tidy(ctx context.Context, m coord.Member) {
 
 // rounds sweeps, about twice in a lease, and now and then compares all.
 func (s *Service) rounds(ctx context.Context) {
+	select { // replicas that start at once don't take turns with each other
+	case <-ctx.Done():
+	case <-time.After(rand.N(s.o.Lease / 30)):
+	}
 	for n := 0; ctx.Err() == nil; n++ {
 		if n%(2*checkLeases) == 0 {
 			s.check(ctx)

@@ -80,6 +80,7 @@ func (s *Store) Audit(ctx context.Context, f AuditFilter) ([]AuditLine, error) {
 
 // ReapAudit deletes a bounded number of lines that are older than keep and returns how
 // many. Call it until it returns 0.
-func (s *Store) ReapAudit(ctx context.Context, keep time.Duration) (int, error) {
-	return s.exec(ctx, `DELETE FROM app_audit WHERE id IN (SELECT id FROM app_audit WHERE at <= ? LIMIT 1000)`, s.clock(-keep))
+func (u Unit) ReapAudit(ctx context.Context, keep time.Duration) (int, error) {
+	return exec(ctx, u.db, `DELETE FROM app_audit WHERE id IN (SELECT id FROM app_audit WHERE at <= ? LIMIT 1000)`,
+		u.store.clock(-keep))
 }

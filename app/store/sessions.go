@@ -195,8 +195,8 @@ func (u Unit) EndSessions(ctx context.Context, e Ending) ([]Ended, error) {
 
 // Reap deletes a bounded number of sessions, links and set-up tokens that are too old
 // and returns how many. Call it until it returns 0.
-func (s *Store) Reap(ctx context.Context, l Lifetime) (int, error) {
-	l = l.complete()
+func (u Unit) Reap(ctx context.Context, l Lifetime) (int, error) {
+	l, clock := l.complete(), u.store.clock
 	deleted := 0
 	for _, d := range []struct {
 		text string
@@ -204,13 +204,13 @@ func (s *Store) Reap(ctx context.Context, l Lifetime) (int, error) {
 	}{
 		{
 			`DELETE FROM app_sessions WHERE id IN (SELECT id FROM app_sessions WHERE kind = 'browser' AND (seen_at <= ? OR created_at <= ?) LIMIT 1000)`,
-			[]any{s.clock(-l.Idle), s.clock(-l.Absolute)},
+			[]any{clock(-l.Idle), clock(-l.Absolute)},
 		},
-		{`DELETE FROM app_sessions WHERE id IN (SELECT id FROM app_sessions WHERE expires_at <= ? LIMIT 1000)`, []any{s.clock(0)}},
-		{`DELETE FROM app_links WHERE id IN (SELECT id FROM app_links WHERE expires_at <= ? LIMIT 1000)`, []any{s.clock(0)}},
-		{`DELETE FROM app_setup_tokens WHERE expires_at <= ?`, []any{s.clock(0)}},
+		{`DELETE FROM app_sessions WHERE id IN (SELECT id FROM app_sessions WHERE expires_at <= ? LIMIT 1000)`, []any{clock(0)}},
+		{`DELETE FROM app_links WHERE id IN (SELECT id FROM app_links WHERE expires_at <= ? LIMIT 1000)`, []any{clock(0)}},
+		{`DELETE FROM app_setup_tokens WHERE expires_at <= ?`, []any{clock(0)}},
 	} {
-		n, err := s.exec(ctx, d.text, d.args...)
+		n, err := exec(ctx, u.db, d.text, d.args...)
 		deleted += n
 		if err != nil {
 			return deleted, err

@@ -27,6 +27,7 @@ type Options struct {
 	Read    *bun.DB          // for reads outside a unit of work; default Write
 	Backend coord.Backend    // shares transactions with Write, unless it has no rows
 	Now     func() time.Time // the clock where the database has none (SQLite); default time.Now
+	Secrets Sealer           // of what is stored; nil: it is stored as it is
 }
 
 // Store is safe for concurrent use.
@@ -34,11 +35,12 @@ type Store struct {
 	write, read *bun.DB
 	backend     coord.Backend
 	now         func() time.Time
+	secrets     Sealer
 }
 
 // New returns a store on a database whose tables exist already.
 func New(o Options) *Store {
-	s := &Store{write: o.Write, read: o.Read, backend: o.Backend, now: o.Now}
+	s := &Store{write: o.Write, read: o.Read, backend: o.Backend, now: o.Now, secrets: o.Secrets}
 	if s.read == nil {
 		s.read = s.write
 	}

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"strconv"
 	"time"
 
 	"github.com/uptrace/bun"
@@ -15,6 +16,24 @@ func (s *Store) Webhooks(ctx context.Context, tasks ...int64) ([]int64, error) {
 	return query[int64](ctx, s.read, `SELECT task_id FROM app_webhooks WHERE task_id IN (?)`, bun.List(tasks))
 }
 
+// Sealer seals secrets for the database. What it has sealed it opens for the same owner alone, and what
+// it has not it returns as it is.
+type Sealer interface {
+	// Seal is used inside of a unit of work, and does not wait.
+	Seal(owner string, secret []byte) ([]byte, error)
+	Open(ctx context.Context, owner string, stored []byte) ([]byte, error)
+}
+
+// WebhookSecret is a secret of a webhook as it is stored.
+type WebhookSecret struct {
+	TaskID int64
+	Old    bool // the one before
+	Secret []byte
+}
+
+// Owner is the owner for whom a [Sealer] seals it.
+func (w WebhookSecret) Owner() string { return strconv.FormatInt(w.TaskID, 10) }
+
 // Webhook returns the secrets that sign for a task's webhook, the present one first, none when
 // it has no webhook, and the present by which a signature is judged.
 func (s *Store) Webhook(ctx context.Context, task int64) (secrets [][]byte, now Time, err error) {
@@ -25,16 +44,44 @@ func (s *Store) Webhook(ctx context.Context, task int64) (secrets [][]byte, now 
 		SELECT t.now, w.secret, CASE WHEN w.old_until > t.now THEN w.old_secret END AS old_secret
 		FROM (SELECT ? AS now) AS t LEFT JOIN app_webhooks AS w ON w.task_id = ?`, s.clock(0), task)
 	for _, secret := range [][]byte{row.Secret, row.OldSecret} {
-		if secret != nil {
+		if secret != nil && err == nil {
+			if s.secrets != nil {
+				secret, err = s.secrets.Open(ctx, WebhookSecret{TaskID: task}.Owner(), secret)
+			}
 			secrets = append(secrets, secret)
 		}
 	}
 	return secrets, row.Now, err
 }
 
+// WebhookSecrets returns all secrets of webhooks that may sign, as they are stored.
+func (s *Store) WebhookSecrets(ctx context.Context) ([]WebhookSecret, error) {
+	return query[WebhookSecret](ctx, s.read, `
+		SELECT task_id, FALSE AS old, secret FROM app_webhooks
+		UNION ALL SELECT task_id, TRUE, old_secret FROM app_webhooks WHERE old_secret IS NOT NULL AND old_until > ?
+		ORDER BY task_id, old`, s.clock(0))
+}
+
+// ReplaceWebhookSecret stores a secret in another form, if it is still stored as it was. It reports
+// whether it was.
+func (u Unit) ReplaceWebhookSecret(ctx context.Context, was WebhookSecret, stored []byte) (bool, error) {
+	column := bun.Safe("secret")
+	if was.Old {
+		column = "old_secret"
+	}
+	n, err := exec(ctx, u.db, `UPDATE app_webhooks SET ?0 = ?1 WHERE task_id = ?2 AND ?0 = ?3`, column, stored, was.TaskID, was.Secret)
+	return n > 0, err
+}
+
 // SetWebhook gives a task's webhook a secret, in place of the one it has, which signs for the
 // overlap longer. It returns until when, zero when there is none that does.
 func (u Unit) SetWebhook(ctx context.Context, task int64, secret []byte, overlap time.Duration) (Time, error) {
+	if u.store.secrets != nil {
+		var err error
+		if secret, err = u.store.secrets.Seal(WebhookSecret{TaskID: task}.Owner(), secret); err != nil {
+			return Time{}, err
+		}
+	}
 	row, err := queryOne[struct{ OldUntil Time }](ctx, u.db, `
 		INSERT INTO app_webhooks (task_id, secret, created_at) VALUES (?0, ?1, ?2)
 		ON CONFLICT (task_id) DO UPDATE SET secret = excluded.secret, created_at = excluded.created_at,

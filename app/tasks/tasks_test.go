@@ -15,7 +15,7 @@ import (
 	"github.com/uptrace/bun/dialect/sqlitedialect"
 	_ "modernc.org/sqlite" // the rows
 
-	"github.com/tandemhq/tandem/app/maintenance"
+	"github.com/tandemhq/tandem/app/jobs"
 	"github.com/tandemhq/tandem/app/outbound"
 	"github.com/tandemhq/tandem/app/rooms"
 	"github.com/tandemhq/tandem/app/store"
@@ -375,7 +375,7 @@ func TestTaskOfARoomThatIsGone(t *testing.T) {
 	}
 }
 
-func TestMaintenanceDeletesWhatIsOld(t *testing.T) {
+func TestJobsDeleteWhatIsOld(t *testing.T) {
 	r := newRig(t)
 	r.create(t, r.message("report"))
 	r.runNow(t, "report")
@@ -395,19 +395,30 @@ func TestMaintenanceDeletesWhatIsOld(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := maintenance.New(r.backend, r.store, maintenance.Options{}, slog.New(slog.DiscardHandler))
+	cleanUp := func() {
+		t.Helper()
+		for _, j := range jobs.Cleanup(r.backend, r.store, jobs.Keep{}) {
+			work, ok := j.Work.(jobs.ReplicaSafe)
+			for n := 1; ok && n > 0; {
+				var err error
+				if n, err = work(t.Context()); err != nil {
+					t.Errorf("%s: %v", j.Name, err)
+				}
+			}
+		}
+	}
 	gone := func(topic string) {
 		t.Helper()
 		if _, err := r.backend.Broadcaster().Read(t.Context(), topic, coord.Start, 10); !errors.Is(err, coord.ErrReset) {
 			t.Errorf("old events of %s: got %v, want a reset", topic, err)
 		}
 	}
-	m.Once(t.Context())
+	cleanUp()
 	if list := r.runs(t, tasks.RunsFilter{Task: "report"}); len(list) != 1 {
 		t.Errorf("young runs: got %v", list)
 	}
 	r.advance(25 * time.Hour)
-	m.Once(t.Context())
+	cleanUp()
 	for what, reap := range map[string]func(context.Context) (int, error){
 		"tickets": r.backend.Tickets().Reap, "receipts": r.backend.Receipts().Reap,
 	} {
@@ -420,7 +431,7 @@ func TestMaintenanceDeletesWhatIsOld(t *testing.T) {
 		t.Errorf("events of tasks: got %v", err)
 	}
 	r.advance(30 * 24 * time.Hour)
-	m.Once(t.Context())
+	cleanUp()
 	if list := r.runs(t, tasks.RunsFilter{Task: "report"}); len(list) != 0 {
 		t.Errorf("old runs: got %v", list)
 	}

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -13,7 +12,7 @@ import (
 	"time"
 
 	"github.com/tandemhq/tandem/app/auth"
-	"github.com/tandemhq/tandem/app/maintenance"
+	"github.com/tandemhq/tandem/app/jobs"
 	"github.com/tandemhq/tandem/app/store"
 	"github.com/tandemhq/tandem/app/tools"
 	"github.com/tandemhq/tandem/coord"
@@ -555,14 +554,19 @@ func TestCallsAreForgottenAfterADay(t *testing.T) {
 	r := memoryRig(t)
 	r.people.set(ada.ID, "right")
 	c := r.one.call(t, ada, ada.ID, "")
-	m := maintenance.New(r.one.backend, store.New(r.one.rows), maintenance.Options{}, slog.New(slog.DiscardHandler))
+	cleanUp := jobs.Cleanup(r.one.backend, store.New(r.one.rows), jobs.Keep{})
+	reap := cleanUp[slices.IndexFunc(cleanUp, func(j jobs.Job) bool { return j.Name == "calls.reap" })].Work.(jobs.ReplicaSafe)
 	r.advance(24 * time.Hour)
-	m.Once(t.Context())
+	if _, err := reap(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	if got, err := r.one.tools.Get(t.Context(), ada, c.ID); err != nil || got.State != coord.CallExpired {
 		t.Errorf("a call whose deadline is nearly a day ago: %+v, %v", got, err)
 	}
 	r.advance(2 * time.Minute)
-	m.Once(t.Context())
+	if n, err := reap(t.Context()); n != 1 || err != nil {
+		t.Errorf("%d calls were forgotten, %v", n, err)
+	}
 	_, err := r.two.tools.Get(t.Context(), ada, c.ID)
 	is(t, "Get of an old call", err, coord.ErrNotFound)
 }

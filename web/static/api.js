@@ -104,6 +104,7 @@ export const api = {
   invite: (invitation) => post('/invitations', invitation),
   withdraw: (id) => remove(`/invitations/${part(id)}`),
   audit: (query) => get(`/audit?${new URLSearchParams(query)}`),
+  jobs: () => get('/jobs').then((r) => r.jobs ?? []),
 
   rooms: () => get('/rooms').then((r) => r.rooms ?? []),
   room: (id) => get(`/rooms/${part(id)}`).then((r) => r.room),

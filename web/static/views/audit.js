@@ -6,6 +6,7 @@ import { duration, exactTime, fullTime, plural, sentence } from '../format.js'
 import { icon } from '../icons.js'
 import { failed } from '../store/live.js'
 import { roomOf } from '../store/state.js'
+import { Jobs } from './jobs.js'
 import { Choice, Field, PageHead, ReadError, useRead } from './parts.js'
 
 const pageSize = 50
@@ -34,6 +35,7 @@ export function AuditPage() {
       ${more && html`
         <button class="button wide" id="audit-older" disabled=${busy} onClick=${older}>
           ${busy ? 'Loading…' : 'Older lines'}</button>`}
+      <${Jobs} />
     </div></div>`
 }
 
