@@ -47,6 +47,10 @@ fmt: ## Format every file
 bench: ## Measure the drivers beside their floors; FILTER=claim SECONDS=2 JSON=1
 	@cd bench && FILTER='$(FILTER)' SECONDS='$(SECONDS)' JSON='$(JSON)' $(GO) run .
 
+.PHONY: rig
+rig: ## Break a deployment in every way there is a promise for; ARGS="-list", "-short", "-scenario kill", "-break"
+	@cd rig && $(GO) run . $(ARGS)
+
 .PHONY: clean
 clean: ## Remove what build leaves
 	rm -rf bin

@@ -8,23 +8,23 @@ import (
 	"os/exec"
 	"strings"
 
+	"github.com/tandemhq/tandem/internal/packages"
 	"github.com/tandemhq/tandem/internal/testenv"
 )
 
 // program is something that a package manager can bring.
 type program struct {
-	need    needs
-	name    string
-	find    func() error
-	debian  []string // packages
-	prepare func() error
+	need   needs
+	name   string
+	find   func() error
+	debian []string // packages
 }
 
 // programs lists what steps can need.
 func programs() []program {
 	return []program{
 		{
-			need: postgres, name: "PostgreSQL", debian: []string{"postgresql"}, prepare: noDefaultCluster,
+			need: postgres, name: "PostgreSQL", debian: []string{"postgresql"},
 			find: func() error {
 				if os.Getenv(testenv.EnvPostgresURL) != "" {
 					return nil
@@ -91,24 +91,17 @@ func (s *session) install(ctx context.Context, needed needs) error {
 	if len(missing) == 0 {
 		return nil
 	}
-	if !canInstall() {
+	if !packages.CanInstall() {
 		return errors.Join(errs...)
 	}
-	packages := []string{"install", "--yes", "--no-install-recommends"}
+	var names []string
 	for _, p := range missing {
 		fmt.Fprintln(s.output, p.name, "is missing and will be installed")
-		packages = append(packages, p.debian...)
-		if p.prepare != nil {
-			if err := p.prepare(); err != nil {
-				return err
-			}
-		}
+		names = append(names, p.debian...)
 	}
-	s.setenv("DEBIAN_FRONTEND", "noninteractive")
-	for _, args := range [][]string{{"update"}, packages} {
-		if err := s.run(ctx, ".", "apt-get", args...); err != nil {
-			return errors.Join(append(errs, fmt.Errorf("apt-get %s: %w", args[0], err))...)
-		}
+	err := packages.Install(ctx, func(ctx context.Context, name string, args ...string) error { return s.run(ctx, ".", name, args...) }, names...)
+	if err != nil {
+		return errors.Join(append(errs, err)...)
 	}
 	for _, p := range missing {
 		if err := p.find(); err != nil {
@@ -116,33 +109,4 @@ func (s *session) install(ctx context.Context, needed needs) error {
 		}
 	}
 	return nil
-}
-
-// canInstall says whether this is root on a system of the Debian family.
-func canInstall() bool {
-	if os.Geteuid() != 0 {
-		return false
-	}
-	if _, err := os.Stat("/etc/debian_version"); err != nil {
-		return false
-	}
-	_, err := exec.LookPath("apt-get")
-	return err == nil
-}
-
-// noDefaultCluster keeps the Debian package from making and starting a server of its own.
-func noDefaultCluster() error {
-	const dir, file = "/etc/postgresql-common", "/etc/postgresql-common/createcluster.conf"
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
-	if errors.Is(err, os.ErrExist) {
-		return nil // someone has decided already
-	}
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteString("create_main_cluster = false\n")
-	return errors.Join(err, f.Close())
 }

@@ -25,7 +25,7 @@ func names(steps []step) string {
 func TestChoose(t *testing.T) {
 	all := allSteps()
 	for _, test := range []struct{ list, want string }{
-		{"", "format generate tidy vet vet-pg vet-memory lint lint-pg lint-memory test test-pg test-memory fuzz modules"},
+		{"", "format generate tidy vet vet-pg vet-memory lint lint-pg lint-memory test test-pg test-memory fuzz modules rig"},
 		{"test,format", "format test test-pg test-memory"},
 		{"vet-pg", "vet-pg"},
 		{"lint-memory,vet-pg", "vet-pg lint-memory"},

@@ -62,7 +62,10 @@ func allSteps() []step {
 		})
 	}
 	steps = append(steps, step{"fuzz", "every fuzz target for a short while", 0, fuzz})
-	return append(steps, step{"modules", "the other modules of the repository", postgres | redis | haproxy | chromium, checkModules})
+	return append(steps,
+		step{"modules", "the other modules of the repository", postgres | redis | haproxy | chromium, checkModules},
+		step{"rig", "the failure rig, its short scenarios", postgres | haproxy, shortRig},
+	)
 }
 
 func tagged(name, tag string) string {
@@ -186,6 +189,10 @@ func checkModules(ctx context.Context, s *session) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+func shortRig(ctx context.Context, s *session) error {
+	return s.run(ctx, "rig", "go", "run", ".", "-short")
 }
 
 // findModules returns the folders with a go.mod, the root first.
