@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"database/sql"
 	"database/sql/driver"
 	"errors"
 	"fmt"
@@ -28,6 +29,7 @@ func TestFault(t *testing.T) {
 		away bool
 	}{
 		{driver.ErrBadConn, true},
+		{sql.ErrTxDone, true}, // its time was up, and it was rolled back
 		{io.ErrUnexpectedEOF, true},
 		{&net.OpError{Op: "dial", Err: errors.New("refused")}, true},
 		{context.DeadlineExceeded, true},
@@ -35,6 +37,8 @@ func TestFault(t *testing.T) {
 		{postgresError("57P01"), true},
 		{postgresError("08006"), true},
 		{postgresError("25006"), true},
+		{postgresError("53100"), true}, // its disk is full
+		{postgresError("58030"), true},
 		{postgresError("23505"), false},
 		{sqliteError(5 | 2<<8), true},
 		{sqliteError(19), false},

@@ -8,6 +8,7 @@ package store
 
 import (
 	"context"
+	"database/sql"
 	"database/sql/driver"
 	"errors"
 	"fmt"
@@ -143,7 +144,8 @@ func unavailable(err error) bool {
 	if _, ok := errors.AsType[net.Error](err); ok { // context.DeadlineExceeded is one
 		return true
 	}
-	if errors.Is(err, driver.ErrBadConn) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+	if errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrTxDone) ||
+		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
 		errors.Is(err, net.ErrClosed) {
 		return true
 	}
@@ -163,14 +165,14 @@ func unavailable(err error) bool {
 }
 
 // postgresAway knows the SQLSTATEs of a server that can't be reached, is
-// starting, stopping or read-only, has no connection left, or did not answer in
-// time.
+// starting, stopping or read-only, has no connection, memory or room on its disk left,
+// can't read or write there, or did not answer in time.
 func postgresAway(state string) bool {
 	switch state {
-	case "25006", "53300", "55P03", "57014", "57P01", "57P02", "57P03", "57P05":
+	case "25006", "55P03", "58030", "57014", "57P01", "57P02", "57P03", "57P05":
 		return true
 	}
-	return strings.HasPrefix(state, "08")
+	return strings.HasPrefix(state, "08") || strings.HasPrefix(state, "53")
 }
 
 // sqliteAway knows the result codes of a file that is locked for too long, or

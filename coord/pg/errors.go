@@ -57,7 +57,8 @@ func storeError(ctx context.Context, err error) error {
 	switch {
 	case err.Error() == poolClosed:
 		return coord.ErrClosed
-	case errors.Is(err, driver.ErrBadConn), errors.Is(err, sql.ErrConnDone):
+	case errors.Is(err, driver.ErrBadConn), errors.Is(err, sql.ErrConnDone),
+		errors.Is(err, sql.ErrTxDone): // rolled back for poolPatience
 		return fmt.Errorf("%w: %w", coord.ErrUnavailable, err)
 	case isNet(err):
 		// The request may have arrived before the connection broke.

@@ -1,6 +1,7 @@
 package pg
 
 import (
+	"bytes"
 	"context"
 	"database/sql/driver"
 	"errors"
@@ -150,7 +151,7 @@ func (g *guarded) QueryContext(ctx context.Context, query string, args []driver.
 		release()
 		return nil, fmt.Errorf("rows of lib/pq are a %T; they can't be guarded", r)
 	}
-	return &guardedRows{able, g, release}, nil
+	return &guardedRows{pqRows: able, g: g, release: release}, nil
 }
 
 func (g *guarded) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
@@ -195,9 +196,45 @@ type guardedRows struct {
 	pqRows
 	g       *guarded
 	release func()
+
+	// What comes after the first row, while a commit may be under way. Who wants one row reads no
+	// further, and what Close says is lost.
+	read     int
+	ahead    []driver.Value
+	aheadErr error
 }
 
 func (r *guardedRows) Next(dest []driver.Value) error {
+	r.read++
+	switch {
+	case r.read == 1 && !r.g.inTx:
+		if err := r.next(dest); err != nil {
+			return err
+		}
+		for i, v := range dest {
+			if b, ok := v.([]byte); ok { // of lib/pq's buffer
+				dest[i] = bytes.Clone(b)
+			}
+		}
+		r.ahead = make([]driver.Value, len(dest))
+		if r.aheadErr = r.next(r.ahead); r.aheadErr != io.EOF { //nolint:errorlint // never wrapped
+			return r.aheadErr
+		}
+		return nil
+	case r.read == 2 && r.ahead != nil:
+		copy(dest, r.ahead)
+		return r.aheadErr
+	}
+	return r.next(dest)
+}
+
+// NextResultSet begins to count anew.
+func (r *guardedRows) NextResultSet() error {
+	r.read, r.ahead, r.aheadErr = 0, nil, nil
+	return r.pqRows.NextResultSet()
+}
+
+func (r *guardedRows) next(dest []driver.Value) error {
 	err := r.pqRows.Next(dest)
 	if err == io.EOF { //nolint:errorlint // the end of the rows, never wrapped
 		if alone := r.g.outcome(true, nil); alone != nil {

@@ -127,6 +127,46 @@ func TestWorkPoolIsExhausted(t *testing.T) {
 	}
 }
 
+// A transaction has waited for a connection, and the time for both runs out while it is under way.
+func TestPatienceEndsInATransaction(t *testing.T) {
+	t.Parallel()
+	database := testenv.NewDatabase(t, "coord_live", migrate)
+	work, err := pg.OpenDB(database, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = work.Close() })
+	b := openWith(t, pg.Options{URL: database, ListenURL: nobody, DB: work, Poll: time.Hour})
+	for name, more := range map[string]func(ctx context.Context, tx coord.Tx) error{
+		"at a statement": func(ctx context.Context, tx coord.Tx) error {
+			for {
+				if _, err := tx.Enqueue(ctx, coord.NewRun{Kind: "k"}); err != nil {
+					return err
+				}
+			}
+		},
+		"at the commit": func(_ context.Context, tx coord.Tx) error {
+			for {
+				if _, err := tx.Unwrap().(bun.Tx).Exec(`SELECT 1`); err != nil {
+					return nil //nolint:nilerr // what the commit says then is looked at
+				}
+			}
+		},
+	} {
+		held, err := work.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		before, ended := work.Stats().WaitCount, make(chan error, 1)
+		go func() { ended <- b.InTx(t.Context(), more) }()
+		eventually(t, "it waits for a connection", func(context.Context) (bool, error) { return work.Stats().WaitCount > before, nil })
+		_ = held.Close()
+		if err := receiveOne(t, ended); !errors.Is(err, coord.ErrUnavailable) {
+			t.Errorf("%s: %v, want ErrUnavailable", name, err)
+		}
+	}
+}
+
 // The server stands still, or its packets are dropped. Ping says so within seconds, whatever its
 // caller's patience, and says soon that it is over.
 func TestPingFindsOut(t *testing.T) {

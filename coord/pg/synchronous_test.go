@@ -42,6 +42,9 @@ func TestStandbyIsAway(t *testing.T) {
 			var written []string
 			return db.NewRaw(insert, what).Scan(ctx, &written)
 		},
+		"one row": func(ctx context.Context, what string) error {
+			return db.NewRaw(insert, what).Scan(ctx, new(string))
+		},
 		"transaction": func(ctx context.Context, what string) error {
 			return db.RunInTx(ctx, nil, func(ctx context.Context, tx bun.Tx) error {
 				_, err := tx.ExecContext(ctx, insert, what)

@@ -91,13 +91,18 @@ func (s *Sessions) Occupy(ctx context.Context, most int) (n int, err error) {
 	for n < most {
 		conn, err := s.db.Conn(ctx)
 		if refused, ok := errors.AsType[*pq.Error](err); ok && refused.Code == "53300" {
-			return n, nil
+			break
 		}
 		if err != nil {
 			return n, fmt.Errorf("occupy sessions: %w", err)
 		}
 		s.held = append(s.held, conn)
 		n++
+	}
+	if n > 0 { // one is for Terminate
+		last := len(s.held) - 1
+		_ = s.held[last].Close()
+		s.held = s.held[:last]
 	}
 	return n, nil
 }
