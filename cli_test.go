@@ -382,6 +382,7 @@ var readmeCommands = map[string]string{
 	"go run ./examples/feed":                                                   "TestFeed",
 	"go run ./examples/limits":                                                 "TestLimits",
 	"make test":                                                                "TestMain", // in which this very test runs
+	"make rig":                                                                 "TestRig",
 }
 
 func TestReadmeCommandsAreTested(t *testing.T) {

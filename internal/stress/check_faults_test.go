@@ -80,6 +80,12 @@ func TestCheck(t *testing.T) {
 			at(1, 1, claimed), at(1, 1, begun), at(1, 2, rescued), at(1, 2, begun), at(1, 1, ended), at(1, 2, succeeded),
 		}, []string{"while the holder of token 2 had not ended it"}},
 		{
+			"a holder that was stopped while it noted its end",
+			[]coord.Run{run(1, coord.Succeeded)},
+			slices.Concat(whole(1)[:3], []entry{at(1, 1, stopped), at(1, 1, succeeded)}),
+			[]string{`had not ended it: "stopped"`},
+		},
+		{
 			"a holder that is refused",
 			[]coord.Run{run(1, coord.Succeeded)},
 			slices.Concat(whole(1)[:3], []entry{at(1, 1, refused), at(1, 1, succeeded)}),

@@ -149,6 +149,8 @@ func (c *checker) note(l *life, e entry) {
 		l.executions[e.Token] = e.What
 	case did == ended && e.What == refused:
 	case did == wrote && e.What == stopped: // the context ended during the commit
+	case did == ended && e.What == stopped: // it ended while that was noted: the run must not succeed
+		l.executions[e.Token] = stopped
 	default:
 		c.fault("entry %d: run %d with token %d %s, after %q", e.Seq, e.Run, e.Token, e.What, did)
 	}
