@@ -87,10 +87,11 @@ func appliedVersions(ctx context.Context, db *sql.DB, d Dialect, set Set) (versi
 	return versions, rows.Err()
 }
 
-// Schema is what migrations leave in a database, beside constraints and functions.
+// Schema is what migrations leave in a database, beside constraints.
 type Schema struct {
-	Tables  []string
-	Indexes []Index
+	Tables    []string
+	Indexes   []Index
+	Functions []string
 }
 
 // Index is one that a migration has created.
@@ -100,17 +101,18 @@ type Index struct {
 	SQL         string // the statement that creates it, on one line
 }
 
-// object finds what adds a table or an index, or takes one away. Statements begin a line,
+// object finds what adds a table, an index or a function, or takes one away. Statements begin a line,
 // other than what stands in functions.
 var object = regexp.MustCompile(`(?m)^(?:CREATE (?:UNLOGGED )?(TABLE) (\w+)|` +
-	`CREATE (UNIQUE )?(INDEX) (\w+) ON (\w+)[^;]*|DROP (TABLE|INDEX) ([\w, ]+));?`)
+	`CREATE (UNIQUE )?(INDEX) (\w+) ON (\w+)[^;]*|DROP (TABLE|INDEX|FUNCTION) ([\w, ]+)|` +
+	`CREATE (?:OR REPLACE )?(FUNCTION) (\w+));?`)
 
 // Expect returns the schema that a database has to which those migrations were applied.
 // Ones that it does not know it leaves out.
 func Expect(d Dialect, applied []Migration) (Schema, error) { return expect(files, d, applied) }
 
 func expect(from fs.FS, d Dialect, applied []Migration) (Schema, error) {
-	tables, indexes := map[string]bool{}, map[string]Index{}
+	tables, indexes, functions := map[string]bool{}, map[string]Index{}, map[string]bool{}
 	for _, m := range applied {
 		if m.Name == "" {
 			continue
@@ -127,18 +129,24 @@ func expect(from fs.FS, d Dialect, applied []Migration) (Schema, error) {
 			case found[4] != "":
 				statement := strings.Join(strings.Fields(strings.TrimSuffix(found[0], ";")), " ")
 				indexes[found[5]] = Index{Name: found[5], Table: found[6], Unique: found[3] != "", SQL: statement}
+			case found[9] != "":
+				functions[found[10]] = true
 			default:
 				for name := range strings.SplitSeq(found[8], ",") {
-					name = strings.TrimSpace(name)
-					delete(indexes, name)
-					if delete(tables, name); found[7] == "TABLE" {
+					switch name = strings.TrimSpace(name); found[7] {
+					case "TABLE":
+						delete(tables, name)
 						maps.DeleteFunc(indexes, func(_ string, i Index) bool { return i.Table == name })
+					case "INDEX":
+						delete(indexes, name)
+					case "FUNCTION":
+						delete(functions, name)
 					}
 				}
 			}
 		}
 	}
-	s := Schema{Tables: slices.Sorted(maps.Keys(tables))}
+	s := Schema{Tables: slices.Sorted(maps.Keys(tables)), Functions: slices.Sorted(maps.Keys(functions))}
 	for _, name := range slices.Sorted(maps.Keys(indexes)) {
 		s.Indexes = append(s.Indexes, indexes[name])
 	}

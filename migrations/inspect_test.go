@@ -49,6 +49,13 @@ func TestInspect(t *testing.T) {
 		if !slices.Equal(schema.Tables, there) {
 			t.Errorf("the tables are %q, want %q", schema.Tables, there)
 		}
+		functions := []string(nil)
+		if d == PostgreSQL {
+			functions = texts(t, db, `SELECT DISTINCT proname COLLATE "C" FROM pg_proc WHERE pronamespace = 'public'::regnamespace ORDER BY 1`)
+		}
+		if !slices.Equal(schema.Functions, functions) {
+			t.Errorf("the functions are %q, want %q", schema.Functions, functions)
+		}
 		read := func() []string {
 			query := `SELECT name || ' ' || tbl_name || ' ' || CASE WHEN sql LIKE 'CREATE UNIQUE%' THEN 'true' ELSE 'false' END
 				FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL AND name NOT LIKE '%_once' ORDER BY name`
@@ -94,22 +101,25 @@ func TestInspect(t *testing.T) {
 func TestExpectFollowsChanges(t *testing.T) {
 	from := fstest.MapFS{
 		"pg/app/0001_one.sql": {Data: []byte("-- +goose Up\nCREATE TABLE a (\n    n int\n);\nCREATE TABLE b (n int);\n" +
-			"CREATE UNIQUE INDEX a_n ON a (n)\n    WHERE n > 0;\nCREATE INDEX b_n ON b (n);\n-- +goose Down\nDROP TABLE a, b;\n")},
-		"pg/app/0002_two.sql": {Data: []byte("-- +goose Up\nDROP TABLE b;\nDROP INDEX a_n;\nCREATE UNLOGGED TABLE c (n int);\nCREATE INDEX c_n ON c (n);\n")},
+			"CREATE UNIQUE INDEX a_n ON a (n)\n    WHERE n > 0;\nCREATE INDEX b_n ON b (n);\n" +
+			"CREATE FUNCTION f() RETURNS int;\nCREATE FUNCTION g(n int)\n    RETURNS int;\n-- +goose Down\nDROP TABLE a, b;\n")},
+		"pg/app/0002_two.sql": {Data: []byte("-- +goose Up\nDROP TABLE b;\nDROP INDEX a_n;\nCREATE UNLOGGED TABLE c (n int);\nCREATE INDEX c_n ON c (n);\n" +
+			"DROP FUNCTION g(int);\nCREATE OR REPLACE FUNCTION f() RETURNS int;\n")},
 	}
 	all, err := known(from, PostgreSQL, []Set{App})
 	if err != nil || len(all) != 2 {
 		t.Fatal(all, err)
 	}
 	first, err := expect(from, PostgreSQL, all[:1])
-	if err != nil || !slices.Equal(first.Tables, []string{"a", "b"}) || !slices.Equal(first.Indexes, []Index{
+	if err != nil || !slices.Equal(first.Tables, []string{"a", "b"}) || !slices.Equal(first.Functions, []string{"f", "g"}) || !slices.Equal(first.Indexes, []Index{
 		{Name: "a_n", Table: "a", Unique: true, SQL: "CREATE UNIQUE INDEX a_n ON a (n) WHERE n > 0"},
 		{Name: "b_n", Table: "b", SQL: "CREATE INDEX b_n ON b (n)"},
 	}) {
 		t.Errorf("after the first: %+v, %v", first, err)
 	}
 	both, err := expect(from, PostgreSQL, all)
-	if err != nil || !slices.Equal(both.Tables, []string{"a", "c"}) || len(both.Indexes) != 1 || both.Indexes[0].Name != "c_n" {
+	if err != nil || !slices.Equal(both.Tables, []string{"a", "c"}) || len(both.Indexes) != 1 || both.Indexes[0].Name != "c_n" ||
+		!slices.Equal(both.Functions, []string{"f"}) {
 		t.Errorf("after both: %+v, %v", both, err)
 	}
 }

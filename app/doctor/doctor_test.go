@@ -122,12 +122,12 @@ func TestKeys(t *testing.T) {
 }
 
 func TestIndexes(t *testing.T) {
-	want := migrations.Schema{Tables: []string{"a"}, Indexes: []migrations.Index{
+	want := migrations.Schema{Tables: []string{"a"}, Functions: []string{"f"}, Indexes: []migrations.Index{
 		{Name: "a_once", Table: "a", Unique: true, SQL: "CREATE UNIQUE INDEX a_once ON a (n)"},
 		{Name: "a_fast", Table: "a", SQL: "CREATE INDEX a_fast ON a (m)"},
 	}}
 	good := func() objects {
-		return objects{tables: []string{"a", "another"}, indexes: []index{
+		return objects{tables: []string{"a", "another"}, functions: []string{"f"}, indexes: []index{
 			{name: "a_pkey", table: "a", unique: true, valid: true, constraint: true},
 			{name: "a_once", table: "a", unique: true, valid: true},
 			{name: "a_fast", table: "a", valid: true},
@@ -138,6 +138,7 @@ func TestIndexes(t *testing.T) {
 	check(t, []judged{
 		{"good", judgeIndexes(want, good(), false), OK, false, "1 tables and 2 indexes"},
 		{"no table", judge(func(o *objects) { o.tables = nil }), Problem, true, "table a is missing"},
+		{"no function", judge(func(o *objects) { o.functions = nil }), Problem, true, "function f is missing"},
 		{"no key", judge(func(o *objects) { o.keyless = []string{"a"} }), Problem, true, "primary key"},
 		{"no unique index", judge(func(o *objects) { o.indexes[1].name = "x" }), Problem, true, "CREATE UNIQUE INDEX a_once ON a (n)"},
 		{"no index", judge(func(o *objects) { o.indexes[2].name = "x" }), Problem, false, "CREATE INDEX a_fast ON a (m)"},
@@ -153,7 +154,7 @@ func TestIndexes(t *testing.T) {
 
 func TestPostgres(t *testing.T) {
 	up := server{number: 150004, version: "15.4", encoding: "UTF8", answered: time.Millisecond}
-	here := identity{"tandem", 16384, time.Unix(5, 0)}
+	here := identity{"tandem", "public", 16384, time.Unix(5, 0)}
 	bounded := settings{statement: 15 * time.Second, fsync: "on", pages: "on", commit: "on"}
 	timeouts := func(change func(*settings)) Finding { s := with(bounded, change); return judgeTimeouts(s, s) }
 	room := connections{most: 97, others: 5, each: 30, replicas: 1}
@@ -165,8 +166,9 @@ func TestPostgres(t *testing.T) {
 		{"an encoding", judgeServer(with(up, func(s *server) { s.encoding = "LATIN1" })), Problem, false, "LATIN1"},
 
 		{"direct", judgeDirect(here, here), OK, false, "tandem"},
-		{"another database", judgeDirect(here, identity{"other", 16385, here.started}), Problem, true, "other"},
-		{"another server", judgeDirect(here, identity{"tandem", 16384, time.Unix(6, 0)}), Problem, true, "another one"},
+		{"another database", judgeDirect(here, identity{"other", "public", 16385, here.started}), Problem, true, "other"},
+		{"another schema", judgeDirect(here, with(here, func(i *identity) { i.schema = "mine" })), Problem, true, "search_path"},
+		{"another server", judgeDirect(here, identity{"tandem", "public", 16384, time.Unix(6, 0)}), Problem, true, "another one"},
 
 		{"heard", judgeHeard(time.Millisecond, nil), OK, false, "1ms"},
 		{"not heard", judgeHeard(0, context.DeadlineExceeded), Warning, false, "polling"},
@@ -200,6 +202,11 @@ func TestPostgres(t *testing.T) {
 		{"too few", judgeConnections(with(room, func(c *connections) { c.most = 64 })), Problem, true, "TANDEM_DATABASE_CONNS"},
 		{"too few for those that run", judgeConnections(with(room, func(c *connections) { c.replicas = 4 })), Problem, true, "4 replicas"},
 		{"behind a pooler", judgeConnections(with(room, func(c *connections) { c.pooled = true })), OK, false, "pooler"},
+
+		{"privileges", judgePrivileges(privileges{role: "r", makes: true, pending: true}), OK, false, "the role r"},
+		{"some are lacking", judgePrivileges(privileges{lacks: []string{"USAGE on s"}, makes: true}), Problem, true, "USAGE on s"},
+		{"no tables can be made", judgePrivileges(privileges{direct: "m"}), Warning, false, "the role m"},
+		{"no tables can be made that are missing", judgePrivileges(privileges{pending: true}), Problem, true, "tandem migrate"},
 
 		{"notifications", judgeNotifications(0.1), OK, false, "10.0 %"},
 		{"some notifications", judgeNotifications(0.11), Warning, false, "pg_stat_activity"},

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/tandemhq/tandem/migrations"
@@ -77,6 +78,10 @@ func (p Postgres) Checks() []Check {
 		{Name: "connections", Vital: true, Look: p.lookAtConnections},
 		Schema(p.Work, migrations.PostgreSQL),
 		indexes(p.Work, migrations.PostgreSQL, func(ctx context.Context) (objects, error) { return readObjects(ctx, p.Work) }),
+		{Name: "privileges", Vital: true, Look: func(ctx context.Context) (Finding, error) {
+			r, err := lookAtPrivileges(ctx, p.Work, p.Direct)
+			return judgePrivileges(r), err
+		}},
 		{Name: "notifications", Look: func(ctx context.Context) (Finding, error) {
 			var used float64
 			err := p.Work.QueryRowContext(ctx, `SELECT pg_notification_queue_usage()`).Scan(&used)
@@ -139,16 +144,18 @@ func judgeServer(s server) Finding {
 	return together(fine("PostgreSQL %s, the primary, answers within %v", s.version, s.answered.Round(10*time.Microsecond)), list...)
 }
 
-// identity tells one database of one running server from every other.
+// identity tells one database of one running server from every other, and where in it tables
+// are made and found.
 type identity struct {
 	name    string
+	schema  string // "": none
 	oid     int64
 	started time.Time
 }
 
 func identify(ctx context.Context, db *sql.DB) (i identity, err error) {
-	err = db.QueryRowContext(ctx, `SELECT datname, oid::bigint, pg_postmaster_start_time() FROM pg_database
-		WHERE datname = current_database()`).Scan(&i.name, &i.oid, &i.started)
+	err = db.QueryRowContext(ctx, `SELECT datname, COALESCE(current_schema(), ''), oid::bigint, pg_postmaster_start_time()
+		FROM pg_database WHERE datname = current_database()`).Scan(&i.name, &i.schema, &i.oid, &i.started)
 	return i, err
 }
 
@@ -157,6 +164,11 @@ func judgeDirect(work, direct identity) Finding {
 		return unsafe("let both lead to the same database of the same server",
 			"TANDEM_DATABASE_URL leads to the database %s, and TANDEM_LISTEN_URL, which migrates, to %s, which is another one",
 			work.name, direct.name)
+	}
+	if work.schema != direct.schema {
+		return unsafe("let both have the same search_path, and USAGE on its schema",
+			"TANDEM_DATABASE_URL finds its tables in the schema %q, and TANDEM_LISTEN_URL, which migrates, makes them in %q",
+			work.schema, direct.schema)
 	}
 	return fine("LISTEN and migrations go to the database %s, as the work does", work.name)
 }
@@ -334,8 +346,8 @@ func judgeDurability(s settings) Finding {
 
 // connections are how many there are for whom.
 type connections struct {
-	most     int // that the server gives to this role and database
-	others   int // of other roles and databases
+	most     int // what the server, the role or the database allows, whichever leaves the fewest
+	others   int // of others, that count against it
 	replicas int // that run
 	each     int // that a replica takes, at most
 	pooled   bool
@@ -350,13 +362,17 @@ func (p Postgres) lookAtConnections(ctx context.Context) (Finding, error) {
 	if c.pooled, err = pooled(ctx, p.Work); err != nil {
 		return Finding{}, err
 	}
-	err = p.Work.QueryRowContext(ctx, `SELECT LEAST(
-				current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
-					- COALESCE(current_setting('reserved_connections', true), '0')::int,
-				(SELECT NULLIF(rolconnlimit, -1) FROM pg_roles WHERE rolname = current_user),
-				(SELECT NULLIF(datconnlimit, -1) FROM pg_database WHERE datname = current_database())),
-			count(*) FILTER (WHERE datname <> current_database() OR usename <> current_user)
-		FROM pg_stat_activity WHERE datname IS NOT NULL AND backend_type IS DISTINCT FROM 'autovacuum worker'`).Scan(&c.most, &c.others)
+	err = p.Work.QueryRowContext(ctx, `WITH others AS (
+			SELECT datname, usename FROM pg_stat_activity WHERE datname IS NOT NULL
+				AND backend_type IS DISTINCT FROM 'autovacuum worker' AND (datname <> current_database() OR usename <> current_user))
+		SELECT most, others FROM (
+			SELECT current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
+				- COALESCE(current_setting('reserved_connections', true), '0')::int AS most, (SELECT count(*) FROM others) AS others
+			UNION ALL SELECT rolconnlimit, (SELECT count(*) FROM others WHERE usename = current_user)
+				FROM pg_roles WHERE rolname = current_user AND rolconnlimit >= 0
+			UNION ALL SELECT datconnlimit, (SELECT count(*) FROM others WHERE datname = current_database())
+				FROM pg_database WHERE datname = current_database() AND datconnlimit >= 0) AS limits
+		ORDER BY most - others LIMIT 1`).Scan(&c.most, &c.others)
 	if c.pooled {
 		c.each = p.Beside
 	}
@@ -409,7 +425,14 @@ func readObjects(ctx context.Context, db *sql.DB) (o objects, err error) {
 			o.indexes = append(o.indexes, i)
 		}
 	}
-	return o, rows.Err()
+	if err := rows.Err(); err != nil {
+		return o, err
+	}
+	var functions string
+	err = db.QueryRowContext(ctx, `SELECT COALESCE(string_agg(DISTINCT proname, ' '), '') FROM pg_proc
+		WHERE pg_function_is_visible(oid) AND (starts_with(proname, 'coord_') OR starts_with(proname, 'app_'))`).Scan(&functions)
+	o.functions = strings.Fields(functions)
+	return o, err
 }
 
 func judgeNotifications(used float64) Finding {

@@ -143,10 +143,10 @@ func TestWaysThatLeadElsewhere(t *testing.T) {
 	const nobody = "postgres://postgres@127.0.0.1:1/nobody?sslmode=disable"
 	noListener := deployment{work: url, listen: nobody}
 	want(t, noListener.results(t), map[string]string{
-		"direct": "unsafe TANDEM_LISTEN_URL", "listen": "warning refused", "pooler": "unsafe refused", "timeouts": "unknown refused",
+		"direct": "unsafe TANDEM_LISTEN_URL", "listen": "warning refused", "pooler": "unsafe refused", "privileges": "unsafe refused", "timeouts": "unknown refused",
 	})
 	for name, r := range (deployment{work: nobody, listen: url}).results(t) {
-		vital := name == "database" || name == "direct" || name == "pooler" || name == "connections" || name == "schema" || name == "indexes" || name == "keys"
+		vital := name == "database" || name == "direct" || name == "pooler" || name == "connections" || name == "schema" || name == "indexes" || name == "privileges" || name == "keys"
 		if r.Level != doctor.Unknown || r.Unsafe != vital {
 			t.Errorf("%s without a server: %+v", name, r)
 		}
@@ -216,6 +216,9 @@ func TestSchemaIsDamaged(t *testing.T) {
 		"a primary key is missing": {
 			[]string{`ALTER TABLE coord_leaders DROP CONSTRAINT coord_leaders_pkey`},
 			map[string]string{"indexes": "unsafe coord_leaders has no primary key"},
+		},
+		"a function is missing": {
+			[]string{`DROP FUNCTION coord_fence`}, map[string]string{"indexes": "unsafe function coord_fence is missing"},
 		},
 		"a table is missing": {
 			[]string{`DROP TABLE app_audit`}, map[string]string{"indexes": "unsafe table app_audit is missing"},

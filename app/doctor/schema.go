@@ -84,14 +84,15 @@ type index struct {
 	constraint    bool // it keeps a constraint
 }
 
-// objects are the tables and indexes that are there.
+// objects are the tables, indexes and functions that are there.
 type objects struct {
-	tables  []string
-	keyless []string // those tables that have no primary key; only PostgreSQL can lose one
-	indexes []index
+	tables    []string
+	keyless   []string // those tables that have no primary key; only PostgreSQL can lose one
+	indexes   []index
+	functions []string
 }
 
-// indexes looks whether the tables and indexes are there that migrations have made.
+// indexes looks whether the tables, indexes and functions are there that migrations have made.
 func indexes(db *sql.DB, d migrations.Dialect, read func(ctx context.Context) (objects, error)) Check {
 	return Check{Name: "indexes", Vital: true, Needs: "database", Look: func(ctx context.Context) (Finding, error) {
 		applied, err := migrations.Applied(ctx, db, d, sets...)
@@ -130,6 +131,11 @@ func judgeIndexes(want migrations.Schema, have objects, newer bool) Finding {
 			bad(true, "restore the database", "the table %s is missing", table)
 		case slices.Contains(have.keyless, table):
 			bad(true, "give it the primary key back that its migration names", "the table %s has no primary key", table)
+		}
+	}
+	for _, function := range want.Functions {
+		if !slices.Contains(have.functions, function) {
+			bad(true, "restore it from the migration that creates it", "the function %s is missing", function)
 		}
 	}
 	for _, w := range want.Indexes {

@@ -242,6 +242,40 @@ func TestReplicasTakeTurns(t *testing.T) {
 	})
 }
 
+// A replica leads only when it has something to lead for, and then for as long as it can.
+func TestWhoLeads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := memoryDatabase(t, time.Now)
+		var elector coord.Elector
+		start := func(node string, off ...string) {
+			backend, st := db.open(t)
+			elector = backend.Elector()
+			r, err := jobs.New(elector, st, jobs.Options{Node: node, Off: off},
+				good("lead", jobs.LeaderOnly(func(context.Context, jobs.Fenced) (int, error) { return 0, nil })))
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() { ended <- r.Run(ctx) }()
+			t.Cleanup(func() {
+				cancel()
+				if err := <-ended; err != nil {
+					t.Errorf("%s: Run returned %v", node, err)
+				}
+			})
+		}
+		start("without", "lead")
+		time.Sleep(time.Hour)
+		start("with")
+		time.Sleep(time.Hour)
+		list, err := elector.Leaders(t.Context())
+		if err != nil || len(list) != 1 || list[0].Candidate != "with" || list[0].Epoch != 1 {
+			t.Errorf("got %+v, %v; want that the replica leads that has the job, in the first term", list, err)
+		}
+	})
+}
+
 // What a leader writes that stood still has no effect when another leads.
 func TestFrozenLeader(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {

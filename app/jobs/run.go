@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"time"
 
@@ -42,6 +43,11 @@ func (r *Registry) Run(ctx context.Context) error {
 		if work, ok := j.Work.(ReplicaSafe); ok {
 			running.Go(func() { r.repeat(ctx, j, r.store.InTx, work) })
 		}
+	}
+	leads := slices.ContainsFunc(r.jobs, func(j Job) bool { return j.Work.class() == ClassLeaderOnly })
+	if !leads { // it would only keep others from it
+		<-ctx.Done()
+		return nil
 	}
 	o := leader.Options{Name: Leadership, Candidate: r.o.Node, Logger: r.o.Logger}
 	return leader.Run(ctx, r.elector, o, func(ctx context.Context, t *leader.Term) error {
