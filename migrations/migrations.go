@@ -71,7 +71,11 @@ func up(ctx context.Context, db *sql.DB, d Dialect, from fs.FS, sets ...Set) ([]
 		if err != nil {
 			return nil, err
 		}
-		if err := aboveFloor(ctx, db, d, set, mine); err != nil {
+		err = aboveFloor(ctx, db, d, set, mine)
+		for busy(err) && pause(ctx) {
+			err = aboveFloor(ctx, db, d, set, mine)
+		}
+		if err != nil {
 			return nil, err
 		}
 	}
