@@ -458,9 +458,9 @@ type transactions struct {
 
 func lookAtTransactions(ctx context.Context, db *sql.DB) (t transactions, err error) {
 	var oldest, prepared float64
-	err = db.QueryRowContext(ctx, `SELECT COALESCE(extract(epoch FROM clock_timestamp() - o.xact_start), 0)::float8,
+	err = db.QueryRowContext(ctx, `SELECT COALESCE(extract(epoch FROM statement_timestamp() - o.xact_start), 0)::float8,
 			COALESCE(format('process %s of %s (%s), %s', o.pid, o.usename, o.application_name, o.state), ''),
-			COALESCE(extract(epoch FROM clock_timestamp() - p.prepared), 0)::float8, COALESCE(p.gid, ''),
+			COALESCE(extract(epoch FROM statement_timestamp() - p.prepared), 0)::float8, COALESCE(p.gid, ''),
 			(SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND backend_type IS NULL)
 		FROM (VALUES (1)) AS one
 		LEFT JOIN LATERAL (SELECT * FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
