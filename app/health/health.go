@@ -36,7 +36,7 @@ type Check struct {
 // [coord.ErrUnavailable] when that can't be found out.
 type Schema func(ctx context.Context) error
 
-// Observer is told of every probe of the database. It must be quick and safe for concurrent use.
+// Observer is told what came of a probe of the database, once for each who waited for it. It must be quick and safe for concurrent use.
 type Observer interface {
 	Probed(err error)
 }
