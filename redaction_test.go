@@ -18,6 +18,7 @@ import (
 
 	"github.com/tandemhq/tandem/app/tasks"
 	"github.com/tandemhq/tandem/app/webhook"
+	"github.com/tandemhq/tandem/coord/keyring"
 )
 
 // secrets are what no output may hold, by what they are.
@@ -80,7 +81,9 @@ func TestOutputHoldsNoSecret(t *testing.T) {
 		"password of a URL": "url-pass-url-pass", "query of a URL": "url-query-url-query", "header of a task": "task-header-task-header",
 	}
 	database := newDatabase(t)
-	r := serve(t, "one", database, "--log", "debug", "--metrics-token", known["metrics token"], "--poll", "100ms")
+	known["key-encryption key"] = keyring.NewKEK()
+	keks := known["key-encryption key"] + "," + keyring.NewKEK()
+	r := serve(t, "one", database, "--key-encryption-key", keks, "--log", "debug", "--metrics-token", known["metrics token"], "--poll", "100ms")
 	link := r.setupLink()
 	known["set-up token"] = tokenOf(link)
 	api := r.url + "/api/v1"
@@ -133,12 +136,32 @@ func TestOutputHoldsNoSecret(t *testing.T) {
 	}
 	if driverName != "memory" { // where nobody else has the database
 		add := start(t, "add", func(cmd *exec.Cmd) { cmd.Stdin = strings.NewReader(known["new password"] + "\n") },
-			"user", "add", "dan", "--password-stdin", "--database-url", database, "--log", "debug")
+			"user", "add", "dan", "--password-stdin", "--database-url", database, "--key-encryption-key", keks, "--log", "debug")
 		if code := add.wait(); code != 0 {
 			t.Errorf("user add ended with code %d", code)
 		}
 		if found := known.in(add.stdout.String() + add.stderr.String()); found != nil {
 			t.Errorf("user add has written: %v", found)
+		}
+		known["mangled key-encryption key"] = "x" + known["key-encryption key"]
+		for _, command := range []struct {
+			code      int
+			kek, args string
+		}{
+			{0, keks, "keys rotate"},
+			{0, keks, "keys list"},
+			{2, keyring.NewKEK(), "keys list"},
+			{2, known["mangled key-encryption key"], "keys list"},
+			{2, known["mangled key-encryption key"], "serve"},
+		} {
+			args := append(strings.Fields(command.args), "--database-url", database, "--key-encryption-key", command.kek, "--log", "debug")
+			run := start(t, command.args, nil, args...)
+			if code := run.wait(); code != command.code {
+				t.Errorf("%s ended with code %d: %s", command.args, code, run.stderr.String())
+			}
+			if found := known.in(run.stdout.String() + run.stderr.String()); found != nil {
+				t.Errorf("%s has written: %v", command.args, found)
+			}
 		}
 	}
 

@@ -82,6 +82,10 @@ type Tx interface {
 	// RingChange.Revision, or can't be so, see [Ring.Change]; ErrInvalid, from InTx without a
 	// Fence.
 	ChangeRing(ctx context.Context, c RingChange) (Ring, error)
+	// HoldRing is [Keyring.Load], and lets nobody change the ring before the transaction has
+	// ended: what is written with it was sealed with a key that is active at that moment. Several
+	// may hold a ring at once.
+	HoldRing(ctx context.Context, known Ring) (Ring, error)
 	// Unwrap returns the driver's transaction: a bun.Tx (which embeds *sql.Tx) on
 	// the PostgreSQL and SQLite drivers, nil on memory.
 	Unwrap() any

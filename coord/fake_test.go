@@ -330,6 +330,10 @@ func (f fakeTx) Fence(context.Context, Term) error { return f.call("Tx.Fence") }
 func (f fakeTx) ChangeRing(_ context.Context, c RingChange) (Ring, error) {
 	return Ring{Name: c.Ring, Revision: c.Revision + 1}, f.call("Tx.ChangeRing")
 }
+
+func (f fakeTx) HoldRing(_ context.Context, known Ring) (Ring, error) {
+	return known, f.call("Tx.HoldRing")
+}
 func (f fakeTx) Unwrap() any { return f.fake }
 
 // secret is that of a ticket. It must not turn up anywhere.
@@ -594,6 +598,9 @@ var operations = []operation{
 	{"Tx.Fence", "tx.fence", "reaper", 1, func(ctx context.Context, o objects) error { return o.tx.Fence(ctx, okTerm) }},
 	{"Tx.ChangeRing", "tx.change_ring", "tokens", 1, func(ctx context.Context, o objects) error {
 		return one(o.tx.ChangeRing(ctx, RingChange{Ring: "tokens"}))
+	}},
+	{"Tx.HoldRing", "tx.hold_ring", "tokens", 1, func(ctx context.Context, o objects) error {
+		return one(o.tx.HoldRing(ctx, Ring{Name: "tokens"}))
 	}},
 	{"Tx.CancelCall", "tx.cancel_call", string(okCall), 1, func(ctx context.Context, o objects) error {
 		return o.tx.CancelCall(ctx, okCall, "no longer needed")

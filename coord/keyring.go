@@ -96,7 +96,7 @@ type NewRevocation struct {
 // The bounds of a ring.
 const (
 	maxKeys        = 100  // retired ones go before that, the oldest first
-	maxRevocations = 1000 // that have not expired
+	maxRevocations = 1000 // of tokens, that have not expired
 	maxMaterial    = 4096 // bytes
 )
 
@@ -137,7 +137,13 @@ func (r Ring) Change(c RingChange, now time.Time) (Ring, error) {
 	}
 	r.Revocations = r.unexpired()
 	if c.Revoke != (NewRevocation{}) {
-		if len(r.Revocations) == maxRevocations {
+		tokens := 0
+		for _, v := range r.Revocations {
+			if v.Token != "" {
+				tokens++
+			}
+		}
+		if c.Revoke.Token != "" && tokens >= maxRevocations { // a key can always be revoked
 			return r, fmt.Errorf("%w: the ring has %d revocations that have not expired", ErrConflict, maxRevocations)
 		}
 		r.Revocations = append(r.Revocations, Revocation{

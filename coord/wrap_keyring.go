@@ -11,15 +11,22 @@ type keyringSeam struct {
 }
 
 func (s keyringSeam) Load(ctx context.Context, known Ring) (r Ring, err error) {
-	err = s.do(ctx, "keyring.load", known.Name, 1, text("Ring.Name", known.Name, 1, maxName), func() (err error) {
+	err = s.do(ctx, "keyring.load", known.Name, 1, known.check(), func() (err error) {
 		r, err = s.driver.Load(ctx, known)
-		if r.Revision == 0 {
-			r = Ring{Name: known.Name}
-		}
-		r.Revocations = r.unexpired()
+		r.complete(known.Name)
 		return err
 	})
 	return r, err
+}
+
+func (r Ring) check() error { return text("Ring.Name", r.Name, 1, maxName) }
+
+// complete makes of what a driver has loaded what a ring is promised to be.
+func (r *Ring) complete(name string) {
+	if r.Revision == 0 {
+		*r = Ring{Name: name}
+	}
+	r.Revocations = r.unexpired()
 }
 
 func (s keyringSeam) Changes() (<-chan struct{}, func()) { return s.driver.Changes() }

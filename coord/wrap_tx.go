@@ -118,4 +118,13 @@ func (s txSeam) ChangeRing(ctx context.Context, c RingChange) (r Ring, err error
 	return r, err
 }
 
+func (s txSeam) HoldRing(ctx context.Context, known Ring) (r Ring, err error) {
+	err = s.run(ctx, "tx.hold_ring", known.Name, 1, known.check(), func() (err error) {
+		r, err = s.driver.HoldRing(ctx, known)
+		r.complete(known.Name)
+		return err
+	})
+	return r, err
+}
+
 func (s txSeam) Unwrap() any { return s.driver.Unwrap() }

@@ -74,13 +74,17 @@ var mark = []byte("\x00sealed\x00")
 // purpose is that of secrets of webhooks.
 const purpose = "webhook"
 
-// Seal returns a secret as it is to be stored: sealed when there is a key-encryption key, and as it is
-// otherwise. It opens only for the same owner. It does not wait.
-func (k *Keys) Seal(owner string, secret []byte) ([]byte, error) {
+// Seal returns a secret as the transaction is to store it: sealed when there is a key-encryption key,
+// and as it is otherwise. It opens only for the same owner. Errors: those of [keyring.Ring.SealIn].
+func (k *Keys) Seal(ctx context.Context, tx coord.Tx, owner string, secret []byte) ([]byte, error) {
 	if !k.sealing {
 		return secret, nil
 	}
-	sealed, err := k.Secrets.Seal(purpose, owner, secret)
+	return k.seal(ctx, tx, owner, secret)
+}
+
+func (k *Keys) seal(ctx context.Context, tx coord.Tx, owner string, secret []byte) ([]byte, error) {
+	sealed, err := k.Secrets.SealIn(ctx, tx, purpose, owner, secret)
 	if err != nil {
 		return nil, err
 	}
@@ -109,86 +113,110 @@ func version(stored []byte) int64 {
 // Fenced runs fn in one transaction that commits only while a leader's term lasts.
 type Fenced = func(ctx context.Context, fn func(ctx context.Context, u store.Unit) error) error
 
-// ofRing is a transaction for a ring, with a line of the audit log unless there is no action.
-func ofRing(fenced Fenced, e audit.Entry) keyring.Fenced {
+// ofRing is a transaction for a ring, and in the same one what comes after, if anything.
+func ofRing(fenced Fenced, after func(ctx context.Context, u store.Unit) error) keyring.Fenced {
 	return func(ctx context.Context, fn func(context.Context, coord.Tx) error) error {
 		return fenced(ctx, func(ctx context.Context, u store.Unit) error {
-			if err := fn(ctx, u.Coord); err != nil || e.Action == "" {
+			if err := fn(ctx, u.Coord); err != nil || after == nil {
 				return err
 			}
-			return audit.Write(ctx, u, e)
+			return after(ctx, u)
 		})
 	}
+}
+
+// noted writes a line of the audit log.
+func noted(e audit.Entry) func(context.Context, store.Unit) error {
+	return func(ctx context.Context, u store.Unit) error { return audit.Write(ctx, u, e) }
 }
 
 // RotateDue does what is due to the rings, for the one replica that leads: see [keyring.Ring.Rotate].
 // Secrets that are sealed with a key that no longer seals are sealed anew, so that none is retired
 // while it is needed. It returns how many rings and secrets it has changed.
 func (k *Keys) RotateDue(ctx context.Context, st *store.Store, fenced Fenced) (done int, err error) {
-	done, oldest, err := k.reseal(ctx, st, fenced, func(v int64) bool { return v != 0 && v != k.Secrets.Active() })
-	if err != nil {
-		return done, err
-	}
+	p, failed := k.reseal(ctx, st, fenced, pass{seal: k.seal, stale: func(v int64) bool { return v != 0 && v != k.Secrets.Active() }})
+	done = p.done
 	for _, r := range k.rings() {
 		o := keyring.Rotation{}
 		if r == k.Secrets {
-			o.InUse = oldest
+			if failed != nil { // it is not known what is in use; the other ring has nothing to do with it
+				continue
+			}
+			o.InUse = p.oldest
 		}
-		changed, err := r.Rotate(ctx, ofRing(fenced, audit.Entry{}), o)
-		if err != nil {
-			return done, err
-		}
+		changed, err := r.Rotate(ctx, ofRing(fenced, nil), o)
+		failed = errors.Join(failed, err)
 		if changed {
 			k.log.InfoContext(ctx, "keys rotated", "ring", r.Name(), "active", r.Active())
 			done++
 		}
 	}
-	return done, nil
+	return done, failed
 }
 
-// reseal seals stored secrets with the active key, or stores them as they are when there is no
-// key-encryption key, those whose version is stale. It returns the oldest version that is used by the
-// others, 0 when they are not sealed. One that can't be opened is left.
-func (k *Keys) reseal(ctx context.Context, st *store.Store, fenced Fenced, stale func(version int64) bool) (done int, oldest int64, err error) {
+// pass is one pass over all secrets, and what came of it.
+type pass struct {
+	stale func(version int64) bool // which ones are to be stored anew
+	seal  func(ctx context.Context, tx coord.Tx, owner string, secret []byte) ([]byte, error)
+
+	done   int
+	found  bool            // some were stale that can be opened
+	oldest int64           // version that is in use now, 0 when nothing is sealed
+	lost   map[string]bool // as they are stored: those that can't be opened, with any key
+}
+
+// reseal stores secrets anew, those that are stale. One that can't be opened is left.
+func (k *Keys) reseal(ctx context.Context, st *store.Store, fenced Fenced, p pass) (pass, error) {
+	p.done, p.found, p.oldest, p.lost = 0, false, 0, make(map[string]bool)
 	if err := k.Secrets.Reload(ctx); err != nil {
-		return 0, 0, err
+		return p, err
 	}
 	all, err := st.WebhookSecrets(ctx)
 	if err != nil {
-		return 0, 0, err
+		return p, err
 	}
 	for _, stored := range all {
 		v := version(stored.Secret)
-		if stale(v) {
+		if p.stale(v) {
 			secret, err := k.Open(ctx, stored.Owner(), stored.Secret)
 			switch {
 			case errors.Is(err, keyring.ErrForged):
 				k.log.WarnContext(ctx, "the secret of a webhook can't be opened", "task_id", stored.TaskID, "error", err)
+				p.lost[string(stored.Secret)] = true
 				continue
 			case err != nil:
-				return done, 0, err
+				return p, err
 			}
-			again, err := k.Seal(stored.Owner(), secret)
-			if err != nil {
-				return done, 0, err
-			}
+			p.found = true
+			var again []byte
 			changed := false
-			err = fenced(ctx, func(ctx context.Context, u store.Unit) error {
-				changed, err = u.ReplaceWebhookSecret(ctx, stored, again)
+			err = fenced(ctx, func(ctx context.Context, u store.Unit) (err error) {
+				if again, err = p.seal(ctx, u.Coord, stored.Owner(), secret); err == nil {
+					changed, err = u.ReplaceWebhookSecret(ctx, stored, again)
+				}
 				return err
 			})
 			if err != nil {
-				return done, 0, err
+				return p, err
 			}
-			if changed {
-				done, v = done+1, version(again)
+			if changed { // else it is another one by now, or elsewhere
+				p.done, v = p.done+1, version(again)
 			}
 		}
-		if v > 0 && (oldest == 0 || v < oldest) {
-			oldest = v
+		if v > 0 && (p.oldest == 0 || v < p.oldest) {
+			p.oldest = v
 		}
 	}
-	return done, oldest, nil
+	return p, nil
+}
+
+// resealAll goes over all secrets until none is stale, and returns how many were.
+func (k *Keys) resealAll(ctx context.Context, st *store.Store, fenced Fenced, p pass) (done int, last pass, err error) {
+	for p.found = true; p.found && err == nil; {
+		p, err = k.reseal(ctx, st, fenced, p)
+		done += p.done
+	}
+	return done, p, err
 }
 
 // Changes are what the command line does to the rings.
@@ -220,19 +248,18 @@ func (k *Keys) Change(ctx context.Context, st *store.Store, candidate string, fn
 // many secrets it has sealed.
 func (c Changes) Rotate(ctx context.Context) (secrets int, err error) {
 	k := c.keys
-	secrets, oldest, err := k.reseal(ctx, c.store, c.fenced, func(v int64) bool {
+	secrets, last, err := k.resealAll(ctx, c.store, c.fenced, pass{seal: k.seal, stale: func(v int64) bool {
 		return v != k.Secrets.Active() && (v != 0 || k.sealing)
-	})
+	}})
 	if err != nil {
 		return secrets, err
 	}
 	for _, r := range k.rings() {
 		o := keyring.Rotation{Early: true}
 		if r == k.Secrets {
-			o.InUse = oldest
+			o.InUse = last.oldest
 		}
-		entry := audit.Entry{Action: audit.KeysRotated, Target: r.Name()}
-		if _, err := r.Rotate(ctx, ofRing(c.fenced, entry), o); err != nil {
+		if _, err := r.Rotate(ctx, ofRing(c.fenced, noted(audit.Entry{Action: audit.KeysRotated, Target: r.Name()})), o); err != nil {
 			return secrets, err
 		}
 	}
@@ -245,38 +272,69 @@ var ErrNoRing = fmt.Errorf("%w: the rings are %s and %s", coord.ErrNotFound, Tok
 // Revoke retires a key at once. What it has signed is void; what it has sealed is sealed with another
 // one before. Errors: ErrNoRing, coord.ErrConflict when there is no such key that is not retired.
 func (c Changes) Revoke(ctx context.Context, ring string, key int64) error {
-	k := c.keys
-	entry := audit.Entry{Action: audit.KeyRevoked, Target: ring, Details: map[string]any{"version": key}}
+	revoked := noted(audit.Entry{Action: audit.KeyRevoked, Target: ring, Details: map[string]any{"version": key}})
 	switch ring {
 	case Tokens:
-		return k.Tokens.Revoke(ctx, ofRing(c.fenced, entry), key)
+		return c.keys.Tokens.Revoke(ctx, ofRing(c.fenced, revoked), key)
 	case Secrets:
+		return c.revokeSecrets(ctx, key, revoked)
+	default:
+		return ErrNoRing
+	}
+}
+
+// errInUse means that something is sealed with the key that was to be retired.
+var errInUse = errors.New("keys: a secret is sealed with the key")
+
+// revokeSecrets lets another key seal, seals anew what the one to revoke has sealed, and retires it,
+// if then, with nobody else sealing, there is nothing of it.
+func (c Changes) revokeSecrets(ctx context.Context, key int64, revoked func(context.Context, store.Unit) error) error {
+	k := c.keys
+	for {
+		if err := k.Secrets.Reload(ctx); err != nil {
+			return err
+		}
 		if key == k.Secrets.Active() {
-			if _, err := k.Secrets.Rotate(ctx, ofRing(c.fenced, audit.Entry{}), keyring.Rotation{AtOnce: true}); err != nil {
+			rotated := noted(audit.Entry{Action: audit.KeysRotated, Target: Secrets})
+			// Nothing is retired on the way: what is in use is not known yet.
+			if _, err := k.Secrets.Rotate(ctx, ofRing(c.fenced, rotated), keyring.Rotation{AtOnce: true, InUse: 1}); err != nil {
 				return err
 			}
 		}
-		if _, _, err := k.reseal(ctx, c.store, c.fenced, func(v int64) bool { return v == key }); err != nil {
+		last, err := k.reseal(ctx, c.store, c.fenced, pass{seal: k.seal, stale: func(v int64) bool { return v == key }})
+		if err != nil {
 			return err
 		}
-		return k.Secrets.Revoke(ctx, ofRing(c.fenced, entry), key)
-	default:
-		return ErrNoRing
+		if last.found { // and it may have become active meanwhile
+			continue
+		}
+		err = k.Secrets.Revoke(ctx, ofRing(c.fenced, func(ctx context.Context, u store.Unit) error {
+			all, err := u.WebhookSecrets(ctx)
+			if err != nil {
+				return err
+			}
+			for _, stored := range all {
+				if version(stored.Secret) == key && !last.lost[string(stored.Secret)] {
+					return errInUse
+				}
+			}
+			return revoked(ctx, u)
+		}), key)
+		if !errors.Is(err, errInUse) {
+			return err
+		}
 	}
 }
 
 // Unseal stores all secrets as they are, for a version of the program that can't open them. It returns
 // how many were sealed.
 func (c Changes) Unseal(ctx context.Context) (secrets int, err error) {
-	plain := *c.keys
-	plain.sealing = false
-	secrets, _, err = plain.reseal(ctx, c.store, c.fenced, func(v int64) bool { return v != 0 })
+	plain := func(_ context.Context, _ coord.Tx, _ string, secret []byte) ([]byte, error) { return secret, nil }
+	secrets, _, err = c.keys.resealAll(ctx, c.store, c.fenced, pass{seal: plain, stale: func(v int64) bool { return v != 0 }})
 	if err != nil || secrets == 0 {
 		return secrets, err
 	}
-	return secrets, c.fenced(ctx, func(ctx context.Context, u store.Unit) error {
-		return audit.Write(ctx, u, audit.Entry{Action: audit.SecretsUnsealed, Target: Secrets, Details: map[string]any{"count": secrets}})
-	})
+	return secrets, c.fenced(ctx, noted(audit.Entry{Action: audit.SecretsUnsealed, Target: Secrets, Details: map[string]any{"count": secrets}}))
 }
 
 // Key is a key of a ring, as it is told of.

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -86,18 +87,34 @@ func up(t *testing.T, db *sql.DB, d migrations.Dialect, sets ...migrations.Set) 
 
 // replica is what one replica has.
 type replica struct {
-	t     *testing.T
-	keys  *keys.Keys
-	store *store.Store
+	t       *testing.T
+	backend coord.Backend
+	keys    *keys.Keys
+	store   *store.Store
 }
 
 func (r rig) replica(t *testing.T, keks ...keyring.KEK) *replica {
+	t.Helper()
+	return r.replicaWith(t, func(b coord.Backend) coord.Backend { return b }, keks...)
+}
+
+// deaf hears of no change of keys, for as long as a test lasts.
+type deaf struct{ coord.Backend }
+
+type deafKeyring struct{ coord.Keyring }
+
+func (d deaf) Keyring() coord.Keyring { return deafKeyring{d.Backend.Keyring()} }
+
+func (deafKeyring) Changes() (<-chan struct{}, func()) { return nil, func() {} }
+
+func (r rig) replicaWith(t *testing.T, of func(coord.Backend) coord.Backend, keks ...keyring.KEK) *replica {
 	t.Helper()
 	b, err := r.open()
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = b.Close(context.Background()) })
+	b = of(b)
 	k, err := keys.Open(t.Context(), b, keys.Options{KEKs: keks, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
@@ -105,7 +122,37 @@ func (r rig) replica(t *testing.T, keks ...keyring.KEK) *replica {
 	t.Cleanup(k.Close)
 	o := r.rows
 	o.Backend, o.Secrets = b, k
-	return &replica{t, k, store.New(o)}
+	return &replica{t, b, k, store.New(o)}
+}
+
+// fenced runs fn as who leads the jobs.
+func (r *replica) fenced(ctx context.Context, fn func(context.Context, store.Unit) error) error {
+	l, err := r.backend.Elector().Stand(ctx, coord.Candidacy{Name: "jobs", Candidate: "x", Holder: "x"})
+	if err != nil {
+		return err
+	}
+	return r.store.InTx(ctx, func(ctx context.Context, u store.Unit) error {
+		return errors.Join(fn(ctx, u), u.Coord.Fence(ctx, l.Term))
+	})
+}
+
+// replace lets another key seal at once.
+func (r *replica) replace() {
+	r.t.Helper()
+	_, err := r.keys.Secrets.Rotate(r.t.Context(), func(ctx context.Context, fn func(context.Context, coord.Tx) error) error {
+		return r.fenced(ctx, func(ctx context.Context, u store.Unit) error { return fn(ctx, u.Coord) })
+	}, keyring.Rotation{AtOnce: true, InUse: 1})
+	if err != nil && !errors.Is(err, coord.ErrConflict) { // others may come first, again and again
+		r.t.Errorf("Rotate: %v", err)
+	}
+}
+
+// due does what is due, and wants so many changes.
+func (r *replica) due(want int) {
+	r.t.Helper()
+	if done, err := r.keys.RotateDue(r.t.Context(), r.store, r.fenced); err != nil || done != want {
+		r.t.Errorf("RotateDue: %d, %v; want %d", done, err, want)
+	}
 }
 
 func newKEK(t *testing.T) keyring.KEK {
@@ -279,9 +326,12 @@ func TestSecretsOfWebhooks(t *testing.T) {
 		for _, l := range lines {
 			told[l.Actor+" "+l.Action+" "+l.Target]++
 		}
-		for _, line := range []string{"keys.rotated secrets", "keys.rotated tokens", "keys.revoked secrets", "keys.unsealed secrets"} {
-			if told["(command line) "+line] != 1 {
-				t.Errorf("the audit log has %v, want one of %s", told, line)
+		wantLines := map[string]int{ // the revocation has put another key in place
+			"keys.rotated secrets": 2, "keys.rotated tokens": 1, "keys.revoked secrets": 1, "keys.unsealed secrets": 1,
+		}
+		for line, n := range wantLines {
+			if told["(command line) "+line] != n {
+				t.Errorf("the audit log has %v, want %d of %s", told, n, line)
 			}
 		}
 	})
@@ -293,31 +343,11 @@ func TestRotateDue(t *testing.T) {
 	onEach(t, func(t *testing.T, r rig) {
 		one := r.replica(t, newKEK(t))
 		one.set(1, 1)
-		due := func(want int) {
-			t.Helper()
-			done, err := one.keys.RotateDue(t.Context(), one.store, func(ctx context.Context, fn func(context.Context, store.Unit) error) error {
-				b, err := r.open()
-				if err != nil {
-					return err
-				}
-				defer func() { _ = b.Close(context.Background()) }()
-				l, err := b.Elector().Stand(ctx, coord.Candidacy{Name: "jobs", Candidate: "x", Holder: "x"})
-				if err != nil {
-					return err
-				}
-				return one.store.InTx(ctx, func(ctx context.Context, u store.Unit) error {
-					return errors.Join(fn(ctx, u), u.Coord.Fence(ctx, l.Term))
-				})
-			})
-			if err != nil || done != want {
-				t.Errorf("RotateDue: %d, %v; want %d", done, err, want)
-			}
-		}
-		due(0)
+		one.due(0)
 		if err := one.change(func(ctx context.Context, c keys.Changes) error { return c.Revoke(ctx, keys.Tokens, 1) }); err != nil {
 			t.Fatal(err)
 		}
-		due(0)
+		one.due(0)
 		err := one.keys.Change(t.Context(), one.store, "test", func(keys.Changes) error { return nil })
 		if err != nil {
 			t.Fatal(err)
@@ -325,7 +355,7 @@ func TestRotateDue(t *testing.T) {
 		if n := one.rotate(); n != 0 {
 			t.Errorf("%d secrets were sealed again", n)
 		}
-		due(0)
+		one.due(0)
 		one.has("after all that", 1, 1)
 		if _, err := one.store.WebhookSecrets(t.Context()); err != nil {
 			t.Fatal(err)
@@ -343,9 +373,201 @@ func TestRotateDue(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		due(0)
+		one.due(0)
 		if plain, _ := one.plain(); plain != 1 {
 			t.Error("the job has sealed what was unsealed")
+		}
+	})
+}
+
+// A secret that is sealed by a replica which has not heard that the key was revoked is not lost.
+func TestSealedByWhoHasNotHeard(t *testing.T) {
+	onEach(t, func(t *testing.T, r rig) {
+		kek := newKEK(t)
+		one, cut := r.replica(t, kek), r.replicaWith(t, func(b coord.Backend) coord.Backend { return deaf{b} }, kek)
+		one.set(1, 1)
+		for n := int64(1); n < 4; n++ {
+			if err := one.change(func(ctx context.Context, c keys.Changes) error { return c.Revoke(ctx, keys.Secrets, n) }); err != nil {
+				t.Fatalf("Revoke: %v", err)
+			}
+			if active := cut.keys.Secrets.Active(); active != n {
+				t.Fatalf("a replica that hears of nothing knows that key %d is active", active)
+			}
+			cut.set(1, int(n)+1)
+			for _, who := range []*replica{one, cut} {
+				who.has("after it was sealed", 1, int(n)+1, int(n))
+			}
+		}
+	})
+}
+
+// Keys are replaced and revoked one after the other while others give webhooks new secrets and take
+// old ones away: each that was given still signs.
+func TestRevokingWhileSecretsMove(t *testing.T) {
+	onEach(t, func(t *testing.T, r rig) {
+		kek := newKEK(t)
+		one, other := r.replica(t, kek), r.replica(t, kek)
+		writers := []*replica{r.replica(t, kek), r.replicaWith(t, func(b coord.Backend) coord.Backend { return deaf{b} }, kek)}
+		last := make([]int, len(writers))
+		stop := make(chan struct{})
+		var busy sync.WaitGroup
+		for i, w := range writers {
+			busy.Go(func() {
+				for n := 1; ; n++ {
+					select {
+					case <-stop:
+						return
+					default:
+						w.set(int64(i)+1, n)
+						last[i] = n
+					}
+				}
+			})
+		}
+		busy.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					other.replace()
+				}
+			}
+		})
+		for range 6 {
+			ring := one.keys.Secrets
+			if err := ring.Reload(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			version := ring.Active()
+			err := one.change(func(ctx context.Context, c keys.Changes) error { return c.Revoke(ctx, keys.Secrets, version) })
+			if err != nil && !errors.Is(err, coord.ErrConflict) {
+				t.Errorf("Revoke: %v", err)
+			}
+		}
+		close(stop)
+		busy.Wait()
+		if t.Failed() {
+			return
+		}
+		for _, who := range append(writers, one) {
+			for i, n := range last {
+				if n < 2 {
+					t.Fatalf("writer %d has written %d secrets", i, n)
+				}
+				who.has("after all that", int64(i)+1, n, n-1)
+			}
+		}
+		if _, all := one.plain(); all != 4 {
+			t.Errorf("%d secrets are stored, want 4", all)
+		}
+	})
+}
+
+// The job may be led by a replica that was not given the key-encryption key yet: what is sealed stays so.
+func TestTheJobKeepsSealedWhatIsSealed(t *testing.T) {
+	onEach(t, func(t *testing.T, r rig) {
+		before := r.replica(t)
+		after := r.replica(t, newKEK(t))
+		after.set(1, 1)
+		after.replace()
+		before.due(1)
+		if plain, all := after.plain(); plain != 0 || all != 1 {
+			t.Errorf("%d of %d secrets are stored as they are", plain, all)
+		}
+		stored, err := after.store.WebhookSecrets(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		sealed, _ := bytes.CutPrefix(stored[0].Secret, []byte("\x00sealed\x00"))
+		if got := keyring.SealedWith(sealed); got != 2 {
+			t.Errorf("it is sealed with key %d, want 2", got)
+		}
+		after.has("sealed anew", 1, 1)
+
+		// One that can't open what is sealed says so, and does what is due to the other ring.
+		after.rotate()
+		after.set(2, 1)
+		if _, err := before.keys.RotateDue(t.Context(), before.store, before.fenced); err != nil {
+			t.Errorf("RotateDue, with nothing to seal anew: %v", err)
+		}
+		after.replace()
+		_, err = before.keys.RotateDue(t.Context(), before.store, before.fenced)
+		if e, ok := errors.AsType[*keyring.KEKError](err); !ok || e.Ring != keys.Secrets {
+			t.Errorf("RotateDue by who lacks the key-encryption key: %v", err)
+		}
+		for _, who := range []int64{1, 2} {
+			after.has("after that", who, 1)
+		}
+	})
+}
+
+// hooked calls before the loads of the ring of secrets, when it is set, by their number.
+type hooked struct {
+	coord.Backend
+	before *func(load int)
+	loads  *int
+}
+
+type hookedKeyring struct {
+	coord.Keyring
+	hooked
+}
+
+func (h hooked) Keyring() coord.Keyring { return hookedKeyring{h.Backend.Keyring(), h} }
+
+func (hookedKeyring) Changes() (<-chan struct{}, func()) { return nil, func() {} }
+
+func (h hookedKeyring) Load(ctx context.Context, known coord.Ring) (coord.Ring, error) {
+	if before := *h.before; before != nil && known.Name == keys.Secrets {
+		*h.loads++
+		before(*h.loads)
+	}
+	return h.Keyring.Load(ctx, known)
+}
+
+// A key that was for nothing yet becomes active, and seals, at each moment of its revocation.
+func TestRevokingAKeyThatBecomesActive(t *testing.T) {
+	onEach(t, func(t *testing.T, r rig) {
+		kek := newKEK(t)
+		hook, loads := (func(int))(nil), 0
+		one := r.replicaWith(t, func(b coord.Backend) coord.Backend { return hooked{b, &hook, &loads} }, kek)
+		other := r.replica(t, kek)
+		for at, n := 1, 1; ; at++ {
+			one.rotate()
+			if err := one.keys.Secrets.Reload(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			all := one.keys.Secrets.Stored().Keys
+			next := all[len(all)-1]
+			if next.State != coord.KeyNext {
+				t.Fatalf("key %d is %s, want next", next.Version, next.State)
+			}
+			reached := false
+			loads, hook = 0, func(load int) {
+				if load == at {
+					reached = true
+					other.replace()
+					n++
+					other.set(1, n)
+				}
+			}
+			err := one.change(func(ctx context.Context, c keys.Changes) error { return c.Revoke(ctx, keys.Secrets, next.Version) })
+			hook = nil
+			if err != nil {
+				t.Errorf("Revoke: %v", err)
+			}
+			if !reached {
+				if at < 4 {
+					t.Errorf("the ring was loaded %d times", at-1)
+				}
+				return
+			}
+			want := []int{n, n - 1}
+			if n == 2 {
+				want = want[:1]
+			}
+			other.has(fmt.Sprint("sealed before load ", at), 1, want...)
 		}
 	})
 }

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/uptrace/bun"
+
+	"github.com/tandemhq/tandem/coord"
 )
 
 // Webhooks returns those of the tasks that have a secret for their webhook.
@@ -19,8 +21,8 @@ func (s *Store) Webhooks(ctx context.Context, tasks ...int64) ([]int64, error) {
 // Sealer seals secrets for the database. What it has sealed it opens for the same owner alone, and what
 // it has not it returns as it is.
 type Sealer interface {
-	// Seal is used inside of a unit of work, and does not wait.
-	Seal(owner string, secret []byte) ([]byte, error)
+	// Seal seals what the transaction writes. It waits for nothing but the store.
+	Seal(ctx context.Context, tx coord.Tx, owner string, secret []byte) ([]byte, error)
 	Open(ctx context.Context, owner string, stored []byte) ([]byte, error)
 }
 
@@ -56,7 +58,16 @@ func (s *Store) Webhook(ctx context.Context, task int64) (secrets [][]byte, now 
 
 // WebhookSecrets returns all secrets of webhooks that may sign, as they are stored.
 func (s *Store) WebhookSecrets(ctx context.Context) ([]WebhookSecret, error) {
-	return query[WebhookSecret](ctx, s.read, `
+	return s.webhookSecrets(ctx, s.read)
+}
+
+// WebhookSecrets is [Store.WebhookSecrets] inside of the transaction.
+func (u Unit) WebhookSecrets(ctx context.Context) ([]WebhookSecret, error) {
+	return u.store.webhookSecrets(ctx, u.db)
+}
+
+func (s *Store) webhookSecrets(ctx context.Context, db bun.IDB) ([]WebhookSecret, error) {
+	return query[WebhookSecret](ctx, db, `
 		SELECT task_id, FALSE AS old, secret FROM app_webhooks
 		UNION ALL SELECT task_id, TRUE, old_secret FROM app_webhooks WHERE old_secret IS NOT NULL AND old_until > ?
 		ORDER BY task_id, old`, s.clock(0))
@@ -78,7 +89,7 @@ func (u Unit) ReplaceWebhookSecret(ctx context.Context, was WebhookSecret, store
 func (u Unit) SetWebhook(ctx context.Context, task int64, secret []byte, overlap time.Duration) (Time, error) {
 	if u.store.secrets != nil {
 		var err error
-		if secret, err = u.store.secrets.Seal(WebhookSecret{TaskID: task}.Owner(), secret); err != nil {
+		if secret, err = u.store.secrets.Seal(ctx, u.Coord, WebhookSecret{TaskID: task}.Owner(), secret); err != nil {
 			return Time{}, err
 		}
 	}

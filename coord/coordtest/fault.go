@@ -254,6 +254,10 @@ func (f faultyTx) ChangeRing(ctx context.Context, c coord.RingChange) (coord.Rin
 	return answer(ctx, f.read, "tx.change_ring", func() (coord.Ring, error) { return f.Tx.ChangeRing(ctx, c) })
 }
 
+func (f faultyTx) HoldRing(ctx context.Context, known coord.Ring) (coord.Ring, error) {
+	return answer(ctx, f.read, "tx.hold_ring", func() (coord.Ring, error) { return f.Tx.HoldRing(ctx, known) })
+}
+
 type faultyClaimer struct {
 	coord.Claimer
 	*injector

@@ -286,6 +286,41 @@ var keyringTests = []test{
 		})
 		equal(f, "the keys", states(f.ring(r)), []string{"1 active", "2 next"})
 	}},
+	{"no ring is changed before a transaction that holds it has ended", func(f *fixture) {
+		r := f.changed(coord.Ring{Name: "tokens"}, coord.RingChange{Keys: []coord.KeyChange{newKey(1, coord.KeyActive)}})
+		t := f.leads()
+		c := coord.RingChange{Ring: r.Name, Revision: r.Revision, Keys: []coord.KeyChange{newKey(2, coord.KeyNext)}}
+		f.inTx(f.one, func(ctx context.Context, tx coord.Tx) error {
+			for _, known := range []coord.Ring{{Name: r.Name}, r} {
+				held, err := tx.HoldRing(ctx, known)
+				must(f, "HoldRing", err)
+				equal(f, "the ring that is held", held, r)
+			}
+			// Where writers take turns this one waits for its turn, and gives up.
+			asking, cancel := context.WithTimeout(f.ctx, 100*time.Millisecond)
+			defer cancel()
+			if err := changeRing(asking, f.two, t, c, new(coord.Ring)); !errors.Is(err, context.DeadlineExceeded) {
+				f.Errorf("ChangeRing while a transaction holds the ring: %v", err)
+			}
+			held, err := tx.HoldRing(ctx, coord.Ring{Name: r.Name})
+			must(f, "HoldRing", err)
+			equal(f, "the ring that is held", held, r)
+			return tx.Publish(ctx, event("tokens", "x"))
+		})
+		equal(f, "the ring afterwards", f.ring(r), r)
+		next := f.changed(r, coord.RingChange{Keys: []coord.KeyChange{newKey(2, coord.KeyNext)}})
+		f.inTx(f.two, func(ctx context.Context, tx coord.Tx) error { // what is known may be older, or of nothing
+			for _, known := range []coord.Ring{{Name: r.Name}, r, next} {
+				held, err := tx.HoldRing(ctx, known)
+				must(f, "HoldRing", err)
+				equal(f, "the ring that is held, as it is", held, next)
+			}
+			none, err := tx.HoldRing(ctx, coord.Ring{Name: "none"})
+			must(f, "HoldRing of a ring that there is not", err)
+			equal(f, "a ring that there is not", none, coord.Ring{Name: "none"})
+			return nil
+		})
+	}},
 	{"a change that is cut off is seen by its revision", func(f *fixture) {
 		r := f.changed(coord.Ring{Name: "tokens"}, coord.RingChange{Keys: []coord.KeyChange{newKey(1, coord.KeyActive)}})
 		for _, point := range []struct {
@@ -363,6 +398,9 @@ func badRing(field, why string, change func(c *coord.RingChange)) badCall {
 
 var badRings = []badCall{
 	{"Ring.Name", "is empty", func(f *fixture) error { return second(f.one.Keyring().Load(f.ctx, coord.Ring{})) }},
+	{"Ring.Name", "is empty, to be held", func(f *fixture) error {
+		return f.one.InTx(f.ctx, func(ctx context.Context, tx coord.Tx) error { return second(tx.HoldRing(ctx, coord.Ring{})) })
+	}},
 	badRing("RingChange.Ring", "is empty", func(c *coord.RingChange) { c.Ring = "" }),
 	badRing("RingChange.Ring", "has a NUL", func(c *coord.RingChange) { c.Ring = "a\x00" }),
 	badRing("RingChange.Revision", "is negative", func(c *coord.RingChange) { c.Revision = -1 }),

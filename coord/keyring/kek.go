@@ -66,11 +66,31 @@ func (e *KEKError) Error() string {
 // where a key belongs, so that it can be moved nowhere else.
 func place(ring string, version int64) string { return fmt.Sprintf("%d %s", version, ring) }
 
-// sealKey returns a secret as it is to be stored.
-func (r *Ring) sealKey(version int64, secret []byte) coord.KeyChange {
+// sealing is the KEK that seals anew, nil when there is none.
+func (r *Ring) sealing() *KEK {
+	if len(r.o.KEKs) == 0 {
+		return nil
+	}
+	return &r.o.KEKs[0]
+}
+
+// sealingAs is the KEK that a key is sealed under, nil when it is not: who can use that key has it.
+func (r *Ring) sealingAs(k coord.Key) (*KEK, error) {
+	if k.SealedBy == "" {
+		return nil, nil
+	}
+	for i := range r.o.KEKs {
+		if r.o.KEKs[i].id == k.SealedBy {
+			return &r.o.KEKs[i], nil
+		}
+	}
+	return nil, &KEKError{Ring: r.o.Name, Version: k.Version, SealedBy: k.SealedBy}
+}
+
+// sealKey returns a secret as it is to be stored, sealed under kek if there is one.
+func (r *Ring) sealKey(kek *KEK, version int64, secret []byte) coord.KeyChange {
 	c := coord.KeyChange{Version: version, Material: secret}
-	if len(r.o.KEKs) > 0 {
-		kek := r.o.KEKs[0]
+	if kek != nil {
 		c.Material, c.SealedBy = seal(kek.key, nil, secret, place(r.o.Name, version)), kek.id
 	}
 	return c
@@ -94,10 +114,10 @@ func (r *Ring) open(k coord.Key) ([]byte, *KEKError) {
 	return nil, &KEKError{Ring: r.o.Name, Version: k.Version, SealedBy: k.SealedBy}
 }
 
-func (r *Ring) newKey(version int64, state coord.KeyState) coord.KeyChange {
+func (r *Ring) newKey(kek *KEK, version int64, state coord.KeyState) coord.KeyChange {
 	secret := make([]byte, 32)
 	_, _ = rand.Read(secret) // never fails, see its documentation
-	c := r.sealKey(version, secret)
+	c := r.sealKey(kek, version, secret)
 	c.State = state
 	return c
 }

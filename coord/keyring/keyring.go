@@ -28,6 +28,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -155,7 +156,7 @@ func (r *Ring) begin(ctx context.Context) error {
 		case v.Revision > 0:
 			return nil
 		}
-		first := r.newKey(1, coord.KeyActive)
+		first := r.newKey(r.sealing(), 1, coord.KeyActive)
 		err := r.backend.InTx(ctx, func(ctx context.Context, tx coord.Tx) error {
 			_, err := tx.ChangeRing(ctx, coord.RingChange{Ring: r.o.Name, Keys: []coord.KeyChange{first}})
 			return err
@@ -181,7 +182,7 @@ func (r *Ring) Name() string { return r.o.Name }
 // follow loads the ring when it may have changed or somebody waits for that, and else once in a
 // while.
 func (r *Ring) follow(ctx context.Context, changes <-chan struct{}) {
-	last := r.known.Load().asked
+	last, failing := r.known.Load().asked, false
 	for ctx.Err() == nil {
 		poll := time.NewTimer(time.Until(last.Add(r.o.Poll)))
 		select {
@@ -208,12 +209,26 @@ func (r *Ring) follow(ctx context.Context, changes <-chan struct{}) {
 			loading, cancel := context.WithTimeout(ctx, 5*time.Second)
 			err = r.load(loading)
 			cancel()
+			if (err != nil) != failing && ctx.Err() == nil {
+				failing = err != nil
+				r.tell(ctx, err)
+			}
 		}
 		if waiting != nil {
 			waiting.err = err
 			close(waiting.done)
 		}
 	}
+}
+
+// tell logs that the ring can't be loaded, or can again.
+func (r *Ring) tell(ctx context.Context, err error) {
+	if err == nil {
+		r.o.Logger.InfoContext(ctx, "keys are loaded again")
+		return
+	}
+	r.o.Logger.WarnContext(ctx, "keys can't be loaded; those that are known are used meanwhile",
+		"until", r.known.Load().asked.Add(r.o.Stale).UTC(), "error", err)
 }
 
 // Reload loads the ring. Not for use inside of [coord.Backend.InTx]. Errors:
@@ -255,6 +270,16 @@ func (r *Ring) load(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	v := r.view(before, ring, asked)
+	if v.unopened != nil && before.Revision > 0 && v.Revision != before.Revision {
+		r.o.Logger.WarnContext(ctx, "a key can't be opened: this replica lacks the key-encryption key that another has", "error", v.unopened)
+	}
+	r.known.Store(v)
+	return nil
+}
+
+// view opens the keys of a ring that was loaded.
+func (r *Ring) view(before *view, ring coord.Ring, asked time.Time) *view {
 	v := &view{Ring: ring, asked: asked, secrets: make(map[int64][]byte), revoked: make(map[string]bool)}
 	for _, k := range ring.Keys {
 		if k.State == coord.KeyRetired {
@@ -276,11 +301,7 @@ func (r *Ring) load(ctx context.Context) error {
 	for _, revoked := range ring.Revocations {
 		v.revoked[revoked.Token] = revoked.Token != ""
 	}
-	if v.unopened != nil && before.Revision > 0 && v.Revision != before.Revision {
-		r.o.Logger.WarnContext(ctx, "a key can't be opened: this replica lacks the key-encryption key that another has", "error", v.unopened)
-	}
-	r.known.Store(v)
-	return nil
+	return v
 }
 
 // secretOf returns what was opened of the very key before.
@@ -311,11 +332,20 @@ func (r *Ring) signing() (int64, []byte, error) {
 	if err != nil {
 		return 0, nil, err
 	}
+	secret, err := v.signing()
+	return v.active, secret, err
+}
+
+func (v *view) signing() ([]byte, error) {
 	secret, opened := v.secrets[v.active]
-	if !opened {
-		return 0, nil, fmt.Errorf("keyring: %w: %w", coord.ErrUnavailable, v.unopened)
+	switch {
+	case opened:
+		return secret, nil
+	case v.active == 0: // the store is not the one that was opened
+		return nil, fmt.Errorf("keyring: %w: the ring %q has no keys any more", coord.ErrUnavailable, v.Name)
+	default:
+		return nil, fmt.Errorf("keyring: %w: %w", coord.ErrUnavailable, v.unopened)
 	}
-	return v.active, secret, nil
 }
 
 // verifying returns the secret of a version, and what is known with it.
@@ -411,7 +441,7 @@ func (r *Ring) Verify(ctx context.Context, purpose, token string) ([]byte, error
 
 func parse(token string) (version int64, mac, data []byte, err error) {
 	b, err := encoding.DecodeString(token)
-	if err != nil {
+	if err != nil || strings.ContainsAny(token, "\r\n") { // which decoding passes over
 		return 0, nil, nil, ErrForged
 	}
 	version, rest, err := cut(b)
@@ -464,12 +494,37 @@ func unseal(key, sealed []byte, context string) ([]byte, error) {
 
 // Seal returns what nobody can read or change without the ring. It opens only for the same purpose and
 // context, such as the id of what it belongs to. It does not wait. Errors as of [Ring.Sign].
+//
+// The key may have been replaced or revoked already, and this replica not have heard of it. What
+// must not be lost is sealed by [Ring.SealIn].
 func (r *Ring) Seal(purpose, context string, plain []byte) ([]byte, error) {
 	version, secret, err := r.signing()
 	if err != nil {
 		return nil, err
 	}
 	return seal(subkey(secret, "seal", purpose), begin(version), plain, context), nil
+}
+
+// SealIn is Seal for what the transaction writes: the key is the active one of the store, and stays it
+// until the transaction has ended, so that who revokes the key finds all that it has sealed.
+// Errors: [coord.ErrUnavailable], also when this replica can't open the key; [coord.ErrClosed].
+func (r *Ring) SealIn(ctx context.Context, tx coord.Tx, purpose, context string, plain []byte) ([]byte, error) {
+	if r.closed.Load() {
+		return nil, coord.ErrClosed
+	}
+	v, asked := r.known.Load(), time.Now()
+	held, err := tx.HoldRing(ctx, v.Ring)
+	if err != nil {
+		return nil, err
+	}
+	if held.Revision != v.Revision || !held.ChangedAt.Equal(v.ChangedAt) {
+		v = r.view(v, held, asked)
+	}
+	secret, err := v.signing()
+	if err != nil {
+		return nil, err
+	}
+	return seal(subkey(secret, "seal", purpose), begin(v.active), plain, context), nil
 }
 
 // Open returns what was sealed. It waits as [Ring.Verify] does, and has the same errors.

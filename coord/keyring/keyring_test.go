@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"strings"
 	"sync"
@@ -272,7 +273,8 @@ func TestOutage(t *testing.T) {
 		cut := coordtest.Faulty(store.Open(), func(op string, _ int) coordtest.Fault {
 			return coordtest.Fault{Fail: away.Load() && op == "keyring.load"}
 		})
-		one, two := openRing(t, store.Open(), Options{}), openRing(t, cut, Options{})
+		var log bytes.Buffer
+		one, two := openRing(t, store.Open(), Options{}), openRing(t, cut, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		token := sign(t, one, "link", "x")
 		away.Store(true)
 		if _, err := Open(t.Context(), cut, Options{Name: "tokens"}); !errors.Is(err, coord.ErrUnavailable) {
@@ -296,6 +298,9 @@ func TestOutage(t *testing.T) {
 		verifies(t, "after the outage", newer, "y", nil, two)
 		verifies(t, "what was revoked in the outage", token, "", ErrForged, two)
 		two.Close()
+		if text := log.String(); strings.Count(text, "keys can't be loaded") != 1 || strings.Count(text, "keys are loaded again") != 1 {
+			t.Errorf("an outage is told of once, and its end:\n%s", text)
+		}
 		verifies(t, "after Close", newer, "", coord.ErrClosed, two)
 	})
 }
@@ -315,7 +320,7 @@ func TestKEKs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memory.NewStore(memory.Options{})
 		old, other := kek(t), kek(t)
-		plain := openRing(t, store.Open(), Options{})
+		plain := openRing(t, store.Open(), Options{Poll: 30 * time.Minute})
 		if k := plain.known.Load().Keys[0]; k.SealedBy != "" || !bytes.Equal(k.Material, plain.known.Load().secrets[1]) {
 			t.Errorf("without a KEK the key is stored as %+v", k)
 		}
@@ -329,7 +334,7 @@ func TestKEKs(t *testing.T) {
 				}
 			}
 		}
-		one := openRing(t, store.Open(), Options{KEKs: []KEK{old}})
+		one := openRing(t, store.Open(), Options{KEKs: []KEK{old}, Poll: 30 * time.Minute})
 		rotate(t, one, Rotation{})
 		if got := one.Stored().Keys[0].SealedBy; got != "" {
 			t.Errorf("a rotation that was not asked for has sealed a key by %s", got)
@@ -337,14 +342,14 @@ func TestKEKs(t *testing.T) {
 		rotate(t, one, Rotation{Early: true})
 		sealed(one, old)
 
-		both := openRing(t, store.Open(), Options{KEKs: []KEK{other, old}})
+		both := openRing(t, store.Open(), Options{KEKs: []KEK{other, old}, Poll: 30 * time.Minute})
 		rotate(t, both, Rotation{Early: true})
 		sealed(both, other)
 		time.Sleep(2 * time.Second)
 		synctest.Wait() // all have heard of it
 		verifies(t, "while the KEK is replaced", token, "x", nil, one, both, plain)
 		verifies(t, "while the KEK is replaced", sign(t, one, "link", "y"), "y", nil, one, both, plain)
-		openRing(t, store.Open(), Options{KEKs: []KEK{other}})
+		openRing(t, store.Open(), Options{KEKs: []KEK{other}, Poll: 30 * time.Minute})
 
 		for name, keks := range map[string][]KEK{"none": nil, "the old one": {old}, "a third": {kek(t), old}} {
 			_, err := Open(t.Context(), store.Open(), Options{Name: "tokens", KEKs: keks})
@@ -371,6 +376,14 @@ func TestKEKs(t *testing.T) {
 			t.Error("Rotate has sealed what it could not open")
 		}
 
+		// Who lacks the KEK adds no key either, nor one that anybody could read.
+		for name, r := range map[string]*Ring{"the old one": one, "none": plain} {
+			time.Sleep(40 * day)
+			if changed, err := r.Rotate(t.Context(), leading(t, r.backend), Rotation{}); changed || !isKEKError(err, other) {
+				t.Errorf("Rotate by who has %s: %v, %v", name, changed, err)
+			}
+		}
+
 		// What was changed in the store, or moved there, is not opened.
 		fenced := leading(t, both.backend)
 		k := both.known.Load().Keys[2]
@@ -387,6 +400,96 @@ func TestKEKs(t *testing.T) {
 		_, err = Open(t.Context(), store.Open(), Options{Name: "tokens", KEKs: []KEK{other}})
 		if e, ok := errors.AsType[*KEKError](err); !ok || !e.Broken {
 			t.Errorf("Open of a key that was changed: %v", err)
+		}
+	})
+}
+
+func isKEKError(err error, sealedBy KEK) bool {
+	e, ok := errors.AsType[*KEKError](err)
+	return ok && !e.Broken && e.SealedBy == sealedBy.ID()
+}
+
+// While a KEK is given to one replica after the other, the one that has it may lead already: what it adds
+// or replaces by itself those can use that do not have it yet.
+func TestAKEKIsRolledOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		older, newer := kek(t), kek(t)
+		for _, from := range [][]KEK{nil, {older}} {
+			store := memory.NewStore(memory.Options{})
+			before := openRing(t, store.Open(), Options{KEKs: from, Poll: 30 * time.Minute})
+			after := openRing(t, store.Open(), Options{KEKs: append([]KEK{newer}, from...), Poll: 30 * time.Minute})
+			sealedBy := before.Stored().Keys[0].SealedBy
+			check := func(why string) {
+				t.Helper()
+				time.Sleep(2 * time.Second)
+				synctest.Wait()
+				for _, k := range before.Stored().Keys {
+					if k.State != coord.KeyRetired && k.SealedBy != sealedBy {
+						t.Errorf("%s: key %d, which is %s, is sealed by %q, want %q", why, k.Version, k.State, k.SealedBy, sealedBy)
+					}
+				}
+				verifies(t, why, sign(t, after, "link", "x"), "x", nil, before, after)
+				verifies(t, why, sign(t, before, "link", "x"), "x", nil, before, after)
+			}
+			time.Sleep(30 * day)
+			rotate(t, after, Rotation{})
+			check("a key was added")
+			time.Sleep(time.Hour)
+			rotate(t, after, Rotation{})
+			check("it signs")
+			rotate(t, after, Rotation{AtOnce: true})
+			check("another signs at once")
+			if err := after.Revoke(t.Context(), leading(t, after.backend), after.Active()); err != nil {
+				t.Fatal(err)
+			}
+			check("one was revoked")
+			rotate(t, after, Rotation{Early: true})
+			for _, k := range after.Stored().Keys {
+				if k.State != coord.KeyRetired && k.SealedBy != newer.ID() {
+					t.Errorf("after a rotation that was asked for key %d is sealed by %q", k.Version, k.SealedBy)
+				}
+			}
+		}
+	})
+}
+
+// What is sealed for a transaction is sealed with the key that is active in the store, also by who has not
+// heard of it, and by nobody who can't open it.
+func TestSealIn(t *testing.T) {
+	onEach(t, 3, func(t *testing.T, replicas []coord.Backend) {
+		old, other := kek(t), kek(t)
+		one := openRing(t, replicas[0], Options{KEKs: []KEK{old}})
+		cut := openRing(t, deaf{replicas[1]}, Options{KEKs: []KEK{old}})
+		seal := func(r *Ring, b coord.Backend) (sealed []byte, err error) {
+			err = b.InTx(t.Context(), func(ctx context.Context, tx coord.Tx) (err error) {
+				sealed, err = r.SealIn(ctx, tx, "secret", "7", []byte("data"))
+				return err
+			})
+			return sealed, err
+		}
+		for version := int64(1); version < 4; version++ {
+			sealed, err := seal(cut, replicas[1])
+			if err != nil || SealedWith(sealed) != version {
+				t.Errorf("SealIn: %v; sealed with key %d, want %d", err, SealedWith(sealed), version)
+			}
+			for i, r := range []*Ring{one, cut} {
+				if plain, err := r.Open(t.Context(), "secret", "7", sealed); err != nil || string(plain) != "data" {
+					t.Errorf("Open by replica %d: %q, %v", i, plain, err)
+				}
+			}
+			if err := one.Revoke(t.Context(), leading(t, replicas[0]), version); err != nil {
+				t.Fatal(err)
+			}
+		}
+		both := openRing(t, replicas[2], Options{KEKs: []KEK{other, old}})
+		rotate(t, both, Rotation{Early: true})
+		rotate(t, both, Rotation{AtOnce: true})
+		if sealed, err := seal(cut, replicas[1]); !errors.Is(err, coord.ErrUnavailable) || !isKEKError(err, other) {
+			t.Errorf("SealIn by who can't open the key: %q, %v", sealed, err)
+		}
+		cut.Close()
+		if _, err := seal(cut, replicas[1]); !errors.Is(err, coord.ErrClosed) {
+			t.Errorf("SealIn after Close: %v", err)
 		}
 	})
 }
@@ -460,6 +563,15 @@ func TestForged(t *testing.T) {
 		changed[i/8] ^= 1 << (i % 8)
 		verifies(t, fmt.Sprint("with another bit ", i), encoding.EncodeToString(changed), "", ErrForged, r)
 	}
+	for i := range len(token) + 1 { // decoders pass over the ends of lines
+		for _, end := range []string{"\n", "\r", "\r\n"} {
+			text := token[:i] + end + token[i:]
+			verifies(t, fmt.Sprintf("with %q at %d", end, i), text, "", ErrForged, r)
+			if TokenID(text) != "" {
+				t.Errorf("with %q at %d it can be revoked", end, i)
+			}
+		}
+	}
 	for i := range raw {
 		verifies(t, fmt.Sprint("cut off at ", i), encoding.EncodeToString(raw[:i]), "", ErrForged, r)
 	}
@@ -486,7 +598,7 @@ func FuzzVerify(f *testing.F) {
 	}
 	f.Cleanup(r.Close)
 	good := sign(f, r, "link", "data")
-	for _, s := range []string{good, good[:10], good + "A", good + "=", "", "AQ", "AQE", "AQH_____________w", "AYCAgICAgICAgAE", strings.Repeat("A", 1000)} {
+	for _, s := range []string{good, good[:10], good + "A", good + "=", "", "AQ", "AQE", "AQH_____________w", "AYCAgICAgICAgAE", good + "\n", "\r\n" + good, strings.Repeat("A", 1000)} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, token string) {

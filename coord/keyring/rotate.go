@@ -16,7 +16,8 @@ type Fenced func(ctx context.Context, fn func(ctx context.Context, tx coord.Tx) 
 // Rotation is how a ring is to be rotated.
 type Rotation struct {
 	// Early adds the next key, when there is none, although it is not time yet, and seals all
-	// keys under the first KEK. The key still becomes active only when it was known for long
+	// keys under the first KEK. Otherwise a new key is sealed as the active one is, so that replicas
+	// which were not given a new KEK yet can use it. The key still becomes active only when it was known for long
 	// enough.
 	Early bool
 	// AtOnce lets another key be active at once, the next one if there is one, although not every
@@ -45,8 +46,8 @@ func (r *Ring) Rotate(ctx context.Context, fenced Fenced, o Rotation) (changed b
 // answers, it goes on with the old one. Errors as of Rotate; [coord.ErrConflict] when there is
 // no such key that is not retired.
 func (r *Ring) Revoke(ctx context.Context, fenced Fenced, version int64) error {
-	_, err := r.change(ctx, fenced, func(v *view) (coord.RingChange, error) {
-		c := coord.RingChange{Revoke: coord.NewRevocation{Version: version, Keep: r.o.Keep}}
+	_, err := r.change(ctx, fenced, func(v *view) (c coord.RingChange, err error) {
+		c = coord.RingChange{Revoke: coord.NewRevocation{Version: version, Keep: r.o.Keep}}
 		next := v.is(coord.KeyNext)
 		switch {
 		case !v.live(version):
@@ -55,9 +56,9 @@ func (r *Ring) Revoke(ctx context.Context, fenced Fenced, version int64) error {
 		case next != nil:
 			c.Keys = []coord.KeyChange{{Version: next.Version, State: coord.KeyActive}}
 		default:
-			c.Keys = []coord.KeyChange{r.newKey(v.LastVersion()+1, coord.KeyActive)}
+			c.Keys, err = r.likeActive(v, coord.KeyActive)
 		}
-		return c, nil
+		return c, err
 	})
 	return err
 }
@@ -117,32 +118,54 @@ func (v *view) live(version int64) bool {
 	return false
 }
 
+// likeActive is a new key that everybody can use who can use the active one.
+func (r *Ring) likeActive(v *view, state coord.KeyState) ([]coord.KeyChange, error) {
+	kek, err := r.sealingAs(*v.is(coord.KeyActive))
+	if err != nil {
+		return nil, err
+	}
+	return []coord.KeyChange{r.newKey(kek, v.LastVersion()+1, state)}, nil
+}
+
 // due returns what is to be done to the keys.
 func (r *Ring) due(v *view, o Rotation) (changes []coord.KeyChange, err error) {
 	age := func(k coord.Key) time.Duration { return v.ReadAt.Sub(k.ChangedAt) }
 	next := v.is(coord.KeyNext)
+	add := func(state coord.KeyState) error {
+		if o.Early { // and so all are sealed anew
+			changes = append(changes, r.newKey(r.sealing(), v.LastVersion()+1, state))
+			return nil
+		}
+		key, err := r.likeActive(v, state)
+		changes = append(changes, key...)
+		return err
+	}
 	for _, k := range v.Keys {
 		switch {
 		case k.State == coord.KeyActive && next != nil && (o.AtOnce || age(*next) >= r.o.Overlap):
 			changes = append(changes,
 				coord.KeyChange{Version: k.Version, State: coord.KeyRetiring}, coord.KeyChange{Version: next.Version, State: coord.KeyActive})
 		case k.State == coord.KeyActive && o.AtOnce:
-			changes = append(changes,
-				coord.KeyChange{Version: k.Version, State: coord.KeyRetiring}, r.newKey(v.LastVersion()+1, coord.KeyActive))
+			changes = append(changes, coord.KeyChange{Version: k.Version, State: coord.KeyRetiring})
+			err = add(coord.KeyActive)
 		case k.State == coord.KeyActive && next == nil && (o.Early || age(k) >= r.o.Every-r.o.Overlap):
-			changes = append(changes, r.newKey(v.LastVersion()+1, coord.KeyNext))
+			err = add(coord.KeyNext)
 		case k.State == coord.KeyRetiring && age(k) >= r.o.Keep && (o.InUse == 0 || k.Version < o.InUse):
 			changes = append(changes, coord.KeyChange{Version: k.Version, State: coord.KeyRetired})
 			continue
 		}
-		if !o.Early || k.State == coord.KeyRetired || len(r.o.KEKs) == 0 || k.SealedBy == r.o.KEKs[0].id {
+		if err != nil {
+			return nil, err
+		}
+		kek := r.sealing()
+		if !o.Early || k.State == coord.KeyRetired || kek == nil || k.SealedBy == kek.id {
 			continue
 		}
 		secret, opened := v.secrets[k.Version]
 		if !opened {
 			return nil, v.unopened
 		}
-		changes = append(changes, r.sealKey(k.Version, secret))
+		changes = append(changes, r.sealKey(kek, k.Version, secret))
 	}
 	return changes, nil
 }

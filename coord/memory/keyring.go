@@ -12,11 +12,14 @@ import (
 type keyring struct{ store *Store }
 
 func (k keyring) Load(ctx context.Context, known coord.Ring) (r coord.Ring, err error) {
-	err = k.store.read(ctx, func() {
-		r = k.store.rings[known.Name].copy()
-		r.Name, r.ReadAt = known.Name, k.store.now()
-	})
+	err = k.store.read(ctx, func() { r = k.store.loadRing(k.store.now(), known) })
 	return r, err
+}
+
+func (s *Store) loadRing(now time.Time, known coord.Ring) coord.Ring {
+	r := s.rings[known.Name].copy()
+	r.Name, r.ReadAt = known.Name, now
+	return r
 }
 
 func (k keyring) Changes() (<-chan struct{}, func()) { return k.store.keyChanges.Hints() }

@@ -162,4 +162,11 @@ func (t *tx) ChangeRing(ctx context.Context, c coord.RingChange) (coord.Ring, er
 	return t.store.changeRing(t.now, c)
 }
 
+func (t *tx) HoldRing(ctx context.Context, known coord.Ring) (coord.Ring, error) {
+	if err := t.usable(ctx); err != nil {
+		return coord.Ring{}, err
+	}
+	return t.store.loadRing(t.now, known), nil
+}
+
 func (t *tx) Unwrap() any { return nil }

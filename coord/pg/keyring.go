@@ -34,4 +34,12 @@ func changeRing(ctx context.Context, tx bun.Tx, c coord.RingChange) (coord.Ring,
 	return row.ChangeRing(ctx, tx, clock, c)
 }
 
+// holdRing reads what it has locked, as changeRing does.
+func holdRing(ctx context.Context, tx bun.Tx, known coord.Ring) (coord.Ring, error) {
+	if _, err := tx.NewRaw(`SELECT FROM coord_rings WHERE name = ? FOR SHARE`, known.Name).Exec(ctx); err != nil {
+		return coord.Ring{}, err
+	}
+	return row.LoadRing(ctx, tx, clock, known)
+}
+
 func (k keyring) Changes() (<-chan struct{}, func()) { return k.b.keyChanges.Hints() }

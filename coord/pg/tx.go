@@ -148,6 +148,11 @@ func (t *tx) ChangeRing(ctx context.Context, c coord.RingChange) (coord.Ring, er
 	return r, storeError(ctx, err)
 }
 
+func (t *tx) HoldRing(ctx context.Context, known coord.Ring) (coord.Ring, error) {
+	r, err := holdRing(ctx, t.Tx, known)
+	return r, storeError(ctx, err)
+}
+
 func (t *tx) Unwrap() any { return t.Tx }
 
 // news is what a change may be to others.

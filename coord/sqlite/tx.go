@@ -218,6 +218,14 @@ func (t *tx) ChangeRing(ctx context.Context, c coord.RingChange) (r coord.Ring, 
 	return r, err
 }
 
+func (t *tx) HoldRing(ctx context.Context, known coord.Ring) (r coord.Ring, err error) {
+	err = t.do(ctx, func() (err error) {
+		r, err = row.LoadRing(ctx, t.Tx, t.now, known)
+		return err
+	})
+	return r, err
+}
+
 func (t *tx) Unwrap() any { return t.Tx }
 
 // news is what a transaction may have brought.
