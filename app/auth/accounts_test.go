@@ -2,12 +2,10 @@ package auth_test
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -15,22 +13,17 @@ import (
 	"testing"
 	"time"
 
-	"github.com/uptrace/bun"
-	"github.com/uptrace/bun/dialect/sqlitedialect"
 	_ "modernc.org/sqlite" // the rows beside package memory
 
 	"github.com/tandemhq/tandem/app/audit"
 	"github.com/tandemhq/tandem/app/auth"
 	"github.com/tandemhq/tandem/app/store"
 	"github.com/tandemhq/tandem/coord"
-	"github.com/tandemhq/tandem/coord/memory"
-	"github.com/tandemhq/tandem/coord/pg"
-	"github.com/tandemhq/tandem/coord/sqlite"
+	"github.com/tandemhq/tandem/internal/apptest"
 	"github.com/tandemhq/tandem/internal/testenv"
-	"github.com/tandemhq/tandem/migrations"
 )
 
-func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(testenv.MainWithoutLeaks(m)) }
 
 const password = "correct horse"
 
@@ -44,24 +37,11 @@ type rig struct {
 // onEach runs a test on every driver.
 func onEach(t *testing.T, test func(*testing.T, rig)) {
 	t.Helper()
-	for _, driver := range []struct {
-		name string
-		open func(*testing.T) (coord.Backend, store.Options)
-	}{{"memory", openMemory}, {"sqlite", openSQLite}, {"pg", openPostgres}} {
-		t.Run(driver.name, func(t *testing.T) {
-			backend, o := driver.open(t)
-			t.Cleanup(func() {
-				ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-				defer cancel()
-				if err := backend.Close(ctx); err != nil {
-					t.Errorf("close the backend: %v", err)
-				}
-			})
-			o.Backend = backend
-			st := store.New(o)
-			test(t, rig{auth.New(st, backend, cheap, slog.New(slog.DiscardHandler)), st, backend})
-		})
-	}
+	apptest.OnEach(t, func(t *testing.T, d *apptest.Database) {
+		backend, o := d.Open(t, patient)
+		st := store.New(o)
+		test(t, rig{auth.New(st, backend, cheap, slog.New(slog.DiscardHandler)), st, backend})
+	})
 }
 
 // cheap hashes at no cost, and lets everything be tried.
@@ -72,63 +52,6 @@ var cheap = auth.Options{
 
 // patient waits for the store's limits on a busy machine too, so that what is let in is exact.
 var patient = coord.Options{Limiter: coord.LimiterOptions{Deadline: 30 * time.Second}}
-
-func openMemory(t *testing.T) (coord.Backend, store.Options) {
-	t.Helper()
-	rows, err := sql.Open("sqlite", "file::memory:?_pragma=foreign_keys(1)")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = rows.Close() })
-	rows.SetMaxOpenConns(1) // another connection would have a database of its own
-	up(t, rows, migrations.SQLite, migrations.App)
-	return memory.Open(memory.Options{Options: patient}), store.Options{Write: bun.NewDB(rows, sqlitedialect.New())}
-}
-
-func openSQLite(t *testing.T) (coord.Backend, store.Options) {
-	t.Helper()
-	db, err := sqlite.OpenDB(filepath.Join(t.TempDir(), "test.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = db.Close() })
-	up(t, db.Write.DB, migrations.SQLite, migrations.Coord, migrations.App)
-	backend, err := sqlite.Open(t.Context(), sqlite.Options{DB: db, Options: patient})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return backend, store.Options{Write: db.Write, Read: db.Read}
-}
-
-func openPostgres(t *testing.T) (coord.Backend, store.Options) {
-	t.Helper()
-	url := testenv.NewDatabase(t, "auth", func(url string) error {
-		db, err := pg.OpenDB(url, 2)
-		if err != nil {
-			return err
-		}
-		defer db.Close()
-		_, err = migrations.Up(context.Background(), db.DB, migrations.PostgreSQL, migrations.Coord, migrations.App)
-		return err
-	})
-	db, err := pg.OpenDB(url, 16)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = db.Close() })
-	backend, err := pg.Open(t.Context(), pg.Options{URL: url, DB: db, Options: patient})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return backend, store.Options{Write: db}
-}
-
-func up(t *testing.T, db *sql.DB, d migrations.Dialect, sets ...migrations.Set) {
-	t.Helper()
-	if _, err := migrations.Up(t.Context(), db, d, sets...); err != nil {
-		t.Fatal(err)
-	}
-}
 
 func (r rig) user(t *testing.T, name string, role store.Role) store.User {
 	t.Helper()
@@ -388,8 +311,7 @@ func testSessionsAreBounded(t *testing.T, r rig) {
 // A new name does not look like another one for what can't be seen; who has such a name since
 // before is let in.
 func TestNamesCanBeSeen(t *testing.T) {
-	backend, o := openMemory(t)
-	o.Backend = backend
+	backend, o := apptest.Memory(t, time.Now).Open(t, patient)
 	st := store.New(o)
 	r := rig{auth.New(st, backend, cheap, slog.New(slog.DiscardHandler)), st, backend}
 	r.user(t, "Zoë 😀", store.Member)
@@ -615,8 +537,7 @@ func (undecided) AllowAll(context.Context, ...coord.Limit) ([]coord.Decision, er
 
 // Where nobody counts, nobody is let in.
 func TestNothingIsTriedWithoutALimit(t *testing.T) {
-	backend, o := openMemory(t)
-	o.Backend = backend
+	backend, o := apptest.Memory(t, time.Now).Open(t, patient)
 	st := store.New(o)
 	r := rig{auth.New(st, noLimiter{backend}, cheap, slog.New(slog.DiscardHandler)), st, backend}
 	user := r.user(t, "Ada", store.Admin)

@@ -3,87 +3,24 @@ package keys_test
 import (
 	"bytes"
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/uptrace/bun"
-	"github.com/uptrace/bun/dialect/sqlitedialect"
 
 	"github.com/tandemhq/tandem/app/audit"
 	"github.com/tandemhq/tandem/app/keys"
 	"github.com/tandemhq/tandem/app/store"
 	"github.com/tandemhq/tandem/coord"
 	"github.com/tandemhq/tandem/coord/keyring"
-	"github.com/tandemhq/tandem/coord/memory"
-	"github.com/tandemhq/tandem/coord/pg"
-	"github.com/tandemhq/tandem/coord/sqlite"
+	"github.com/tandemhq/tandem/internal/apptest"
 	"github.com/tandemhq/tandem/internal/testenv"
-	"github.com/tandemhq/tandem/migrations"
 )
 
-func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
-
-// rig opens replicas on one database.
-type rig struct {
-	rows store.Options
-	open func() (coord.Backend, error)
-}
-
-func onEach(t *testing.T, test func(*testing.T, rig)) {
-	t.Run("memory", func(t *testing.T) {
-		rows, err := sql.Open("sqlite", "file::memory:?_pragma=foreign_keys(1)")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer rows.Close()
-		rows.SetMaxOpenConns(1) // another connection would have a database of its own
-		up(t, rows, migrations.SQLite, migrations.App)
-		s := memory.NewStore(memory.Options{})
-		test(t, rig{store.Options{Write: bun.NewDB(rows, sqlitedialect.New())}, func() (coord.Backend, error) { return s.Open(), nil }})
-	})
-	t.Run("sqlite", func(t *testing.T) {
-		db, err := sqlite.OpenDB(filepath.Join(t.TempDir(), "test.db"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer db.Close()
-		up(t, db.Write.DB, migrations.SQLite, migrations.Coord, migrations.App)
-		test(t, rig{store.Options{Write: db.Write, Read: db.Read}, func() (coord.Backend, error) {
-			return sqlite.Open(t.Context(), sqlite.Options{DB: db})
-		}})
-	})
-	t.Run("pg", func(t *testing.T) {
-		url := testenv.NewDatabase(t, "tandem", func(url string) error {
-			db, err := pg.OpenDB(url, 2)
-			if err != nil {
-				return err
-			}
-			defer db.Close()
-			_, err = migrations.Up(context.Background(), db.DB, migrations.PostgreSQL, migrations.Coord, migrations.App)
-			return err
-		})
-		db, err := pg.OpenDB(url, 8)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer db.Close()
-		test(t, rig{store.Options{Write: db}, func() (coord.Backend, error) { return pg.Open(t.Context(), pg.Options{URL: url, DB: db}) }})
-	})
-}
-
-func up(t *testing.T, db *sql.DB, d migrations.Dialect, sets ...migrations.Set) {
-	t.Helper()
-	if _, err := migrations.Up(t.Context(), db, d, sets...); err != nil {
-		t.Fatal(err)
-	}
-}
+func TestMain(m *testing.M) { os.Exit(testenv.MainWithoutLeaks(m)) }
 
 // replica is what one replica has.
 type replica struct {
@@ -93,9 +30,9 @@ type replica struct {
 	store   *store.Store
 }
 
-func (r rig) replica(t *testing.T, keks ...keyring.KEK) *replica {
+func newReplica(t *testing.T, d *apptest.Database, keks ...keyring.KEK) *replica {
 	t.Helper()
-	return r.replicaWith(t, func(b coord.Backend) coord.Backend { return b }, keks...)
+	return replicaWith(t, d, func(b coord.Backend) coord.Backend { return b }, keks...)
 }
 
 // deaf hears of no change of keys, for as long as a test lasts.
@@ -107,20 +44,15 @@ func (d deaf) Keyring() coord.Keyring { return deafKeyring{d.Backend.Keyring()} 
 
 func (deafKeyring) Changes() (<-chan struct{}, func()) { return nil, func() {} }
 
-func (r rig) replicaWith(t *testing.T, of func(coord.Backend) coord.Backend, keks ...keyring.KEK) *replica {
+func replicaWith(t *testing.T, d *apptest.Database, of func(coord.Backend) coord.Backend, keks ...keyring.KEK) *replica {
 	t.Helper()
-	b, err := r.open()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = b.Close(context.Background()) })
+	b, o := d.Open(t, coord.Options{})
 	b = of(b)
 	k, err := keys.Open(t.Context(), b, keys.Options{KEKs: keks, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(k.Close)
-	o := r.rows
 	o.Backend, o.Secrets = b, k
 	return &replica{t, b, k, store.New(o)}
 }
@@ -232,14 +164,14 @@ func (r *replica) rotate() int {
 // Secrets of webhooks go on signing on all replicas while a key-encryption key is given to one after
 // the other, the keys are replaced, and everything is unsealed for the version before.
 func TestSecretsOfWebhooks(t *testing.T) {
-	onEach(t, func(t *testing.T, r rig) {
-		before := r.replica(t)
+	apptest.OnEach(t, func(t *testing.T, d *apptest.Database) {
+		before := newReplica(t, d)
 		before.set(1, 1)
 		if plain, all := before.plain(); plain != 1 || all != 1 {
 			t.Errorf("without a key-encryption key %d of %d secrets are stored as they are", plain, all)
 		}
 		kek := newKEK(t)
-		after := r.replica(t, kek)
+		after := newReplica(t, d, kek)
 		both := []*replica{before, after}
 		everywhere := func(why string, task int64, want ...int) {
 			t.Helper()
@@ -266,7 +198,7 @@ func TestSecretsOfWebhooks(t *testing.T) {
 		}
 		everywhere("all sealed", 1, 2, 1)
 		everywhere("all sealed", 2, 2, 1)
-		both[0] = r.replica(t, kek) // the other one can't know what comes
+		both[0] = newReplica(t, d, kek) // the other one can't know what comes
 
 		// What belongs to one task is nothing for another.
 		stored, err := after.store.WebhookSecrets(t.Context())
@@ -340,8 +272,8 @@ func TestSecretsOfWebhooks(t *testing.T) {
 // The job seals anew what is not sealed with the active key, and does nothing when nothing is due; what
 // is stored as it is it leaves, so that unsealing lasts.
 func TestRotateDue(t *testing.T) {
-	onEach(t, func(t *testing.T, r rig) {
-		one := r.replica(t, newKEK(t))
+	apptest.OnEach(t, func(t *testing.T, d *apptest.Database) {
+		one := newReplica(t, d, newKEK(t))
 		one.set(1, 1)
 		one.due(0)
 		if err := one.change(func(ctx context.Context, c keys.Changes) error { return c.Revoke(ctx, keys.Tokens, 1) }); err != nil {
@@ -382,9 +314,9 @@ func TestRotateDue(t *testing.T) {
 
 // A secret that is sealed by a replica which has not heard that the key was revoked is not lost.
 func TestSealedByWhoHasNotHeard(t *testing.T) {
-	onEach(t, func(t *testing.T, r rig) {
+	apptest.OnEach(t, func(t *testing.T, d *apptest.Database) {
 		kek := newKEK(t)
-		one, cut := r.replica(t, kek), r.replicaWith(t, func(b coord.Backend) coord.Backend { return deaf{b} }, kek)
+		one, cut := newReplica(t, d, kek), replicaWith(t, d, func(b coord.Backend) coord.Backend { return deaf{b} }, kek)
 		one.set(1, 1)
 		for n := int64(1); n < 4; n++ {
 			if err := one.change(func(ctx context.Context, c keys.Changes) error { return c.Revoke(ctx, keys.Secrets, n) }); err != nil {
@@ -404,10 +336,10 @@ func TestSealedByWhoHasNotHeard(t *testing.T) {
 // Keys are replaced and revoked one after the other while others give webhooks new secrets and take
 // old ones away: each that was given still signs.
 func TestRevokingWhileSecretsMove(t *testing.T) {
-	onEach(t, func(t *testing.T, r rig) {
+	apptest.OnEach(t, func(t *testing.T, d *apptest.Database) {
 		kek := newKEK(t)
-		one, other := r.replica(t, kek), r.replica(t, kek)
-		writers := []*replica{r.replica(t, kek), r.replicaWith(t, func(b coord.Backend) coord.Backend { return deaf{b} }, kek)}
+		one, other := newReplica(t, d, kek), newReplica(t, d, kek)
+		writers := []*replica{newReplica(t, d, kek), replicaWith(t, d, func(b coord.Backend) coord.Backend { return deaf{b} }, kek)}
 		last := make([]int, len(writers))
 		stop := make(chan struct{})
 		var busy sync.WaitGroup
@@ -466,9 +398,9 @@ func TestRevokingWhileSecretsMove(t *testing.T) {
 
 // The job may be led by a replica that was not given the key-encryption key yet: what is sealed stays so.
 func TestTheJobKeepsSealedWhatIsSealed(t *testing.T) {
-	onEach(t, func(t *testing.T, r rig) {
-		before := r.replica(t)
-		after := r.replica(t, newKEK(t))
+	apptest.OnEach(t, func(t *testing.T, d *apptest.Database) {
+		before := newReplica(t, d)
+		after := newReplica(t, d, newKEK(t))
 		after.set(1, 1)
 		after.replace()
 		before.due(1)
@@ -528,11 +460,11 @@ func (h hookedKeyring) Load(ctx context.Context, known coord.Ring) (coord.Ring, 
 
 // A key that was for nothing yet becomes active, and seals, at each moment of its revocation.
 func TestRevokingAKeyThatBecomesActive(t *testing.T) {
-	onEach(t, func(t *testing.T, r rig) {
+	apptest.OnEach(t, func(t *testing.T, d *apptest.Database) {
 		kek := newKEK(t)
 		hook, loads := (func(int))(nil), 0
-		one := r.replicaWith(t, func(b coord.Backend) coord.Backend { return hooked{b, &hook, &loads} }, kek)
-		other := r.replica(t, kek)
+		one := replicaWith(t, d, func(b coord.Backend) coord.Backend { return hooked{b, &hook, &loads} }, kek)
+		other := newReplica(t, d, kek)
 		for at, n := 1, 1; ; at++ {
 			one.rotate()
 			if err := one.keys.Secrets.Reload(t.Context()); err != nil {

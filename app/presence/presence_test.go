@@ -16,7 +16,7 @@ import (
 	"github.com/tandemhq/tandem/app/store"
 	"github.com/tandemhq/tandem/coord"
 	"github.com/tandemhq/tandem/coord/coordtest"
-	"github.com/tandemhq/tandem/coord/memory"
+	"github.com/tandemhq/tandem/internal/apptest"
 )
 
 // A person is online while one connection is, away when all are, and offline without.
@@ -79,14 +79,14 @@ func TestConnections(t *testing.T) {
 		}
 		expect("at first")
 		r.one.connect(t, ann, "a")
-		r.advance(t, time.Second)
+		r.Advance(t, time.Second)
 		r.two.connect(t, ann, "b/c")
-		r.advance(t, time.Second)
+		r.Advance(t, time.Second)
 		r.one.connect(t, r.users[1], "other")
 		expect("connected", "b/c", "a")
 		r.one.setState(t, ann, "a", presence.Online)
 		expect("at the older one", "a", "b/c")
-		r.advance(t, time.Second)
+		r.Advance(t, time.Second)
 		r.one.setState(t, ann, "a", presence.Away)
 		expect("gone away from it", "b/c", "a")
 	})
@@ -106,11 +106,11 @@ func TestVanished(t *testing.T) {
 		r.two.Announce(t.Context())
 		r.two.announced(t, "connected", is(ann, presence.Online), is(ben, presence.Online), is(cat, presence.Online))
 
-		r.advance(t, lease/2)
+		r.Advance(t, lease/2)
 		r.two.Beat(t.Context())
-		r.advance(t, lease/2-time.Microsecond)
+		r.Advance(t, lease/2-time.Microsecond)
 		r.expect(t, "before the lease ends", ann, presence.Online)
-		r.advance(t, time.Microsecond)
+		r.Advance(t, time.Microsecond)
 		r.expect(t, "when it has ended", ann, presence.Offline)
 		r.expect(t, "connected elsewhere", ben, presence.Online)
 		third := r.start(t, nil)
@@ -176,7 +176,7 @@ func TestFrozen(t *testing.T) {
 		r.one.setState(t, ben, "b", presence.Away)
 		r.one.Announce(t.Context())
 		for _, swept := range []bool{true, false} {
-			r.advance(t, lease)
+			r.Advance(t, lease)
 			if swept {
 				r.two.Sweep(t.Context())
 				r.two.Announce(t.Context())
@@ -209,7 +209,7 @@ func TestFrozen(t *testing.T) {
 		r.expect(t, "released", ann, presence.Offline)
 
 		// One that is connected when the lease has ended makes the replica join too.
-		r.advance(t, lease)
+		r.Advance(t, lease)
 		r.one.connect(t, ann, "again")
 		r.one.Beat(t.Context())
 		r.expect(t, "connected", ann, presence.Online)
@@ -228,7 +228,7 @@ func (r *rig) faulty(t *testing.T, plan coordtest.Plan) *replica {
 
 // That the directory can't be read is an error, and never means that nobody is there.
 func TestUnreadable(t *testing.T) {
-	r := newRig(t, memoryDatabase(t))
+	r := newRig(t, apptest.StoppedMemory(t))
 	away := r.faulty(t, coordtest.Random(1, coordtest.Rates{Fail: 1}, "directory.list"))
 	ann := r.users[0]
 	r.one.connect(t, ann, "a")
@@ -253,7 +253,7 @@ func TestUnreadable(t *testing.T) {
 // Whatever answers are lost, in the end the directory has the connections that there
 // are.
 func TestLostAnswers(t *testing.T) {
-	r := newRig(t, memoryDatabase(t))
+	r := newRig(t, apptest.StoppedMemory(t))
 	rates := coordtest.Rates{Fail: 0.2, Cut: 0.3}
 	away := r.faulty(t, coordtest.Random(4, rates, "member.register", "member.deregister", "member.update", "directory.lookup"))
 	want := make(map[string]bool)
@@ -284,7 +284,7 @@ func TestLostAnswers(t *testing.T) {
 		if fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Errorf("%s the directory has %v, want %v", when, got, want)
 		}
-		r.advance(t, lease)
+		r.Advance(t, lease)
 	}
 }
 
@@ -374,7 +374,7 @@ func TestUnannounced(t *testing.T) {
 			t.Fatal(err)
 		}
 		release()
-		r.advance(t, time.Minute)
+		r.Advance(t, time.Minute)
 		r.two.Check(t.Context())
 		r.two.Announce(t.Context())
 		r.two.announced(t, "checked", is(ann, presence.Online), is(ben, presence.Online), is(ann, presence.Offline), is(ben, presence.Offline))
@@ -455,11 +455,8 @@ func (o *observer) take() map[string]int {
 func TestRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		watch := &observer{ops: make(map[string]int)}
-		shared, rows := memory.NewStore(memory.Options{Options: coord.Options{Observer: watch}}), memoryRows(t)
-		r := &rig{database: database{open: func(*testing.T) (coord.Backend, *store.Store) {
-			b := shared.Open()
-			return b, store.New(store.Options{Write: rows, Backend: b})
-		}}}
+		r := &rig{Database: apptest.Memory(t, time.Now)}
+		_, _ = r.Open(t, coord.Options{Observer: watch}) // whose options are those of all
 		r.one, r.two = r.start(t, nil), r.start(t, nil)
 		err := r.one.store.InTx(t.Context(), func(ctx context.Context, u store.Unit) error {
 			for i := range 3 {

@@ -14,6 +14,7 @@ import (
 	"github.com/tandemhq/tandem/app/presence"
 	"github.com/tandemhq/tandem/app/store"
 	"github.com/tandemhq/tandem/coord"
+	"github.com/tandemhq/tandem/internal/apptest"
 )
 
 const (
@@ -23,7 +24,7 @@ const (
 
 // rig are replicas on one database. None of them runs: a test makes their steps.
 type rig struct {
-	database
+	*apptest.Database
 	one, two *replica
 	users    []store.User
 }
@@ -40,9 +41,9 @@ type replica struct {
 	gone     []string
 }
 
-func newRig(t *testing.T, db database) *rig {
+func newRig(t *testing.T, db *apptest.Database) *rig {
 	t.Helper()
-	r := &rig{database: db}
+	r := &rig{Database: db}
 	r.one = r.start(t, nil)
 	r.two = r.start(t, nil)
 	err := r.one.store.InTx(t.Context(), func(ctx context.Context, u store.Unit) error {
@@ -65,14 +66,7 @@ func newRig(t *testing.T, db database) *rig {
 // one.
 func (r *rig) start(t *testing.T, through func(coord.Backend) coord.Backend) *replica {
 	t.Helper()
-	b, st := r.open(t)
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		if err := b.Close(ctx); err != nil {
-			t.Errorf("close the backend: %v", err)
-		}
-	})
+	b, st := r.Store(t)
 	seen := b
 	if through != nil {
 		seen = through(b)

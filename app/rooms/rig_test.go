@@ -2,44 +2,24 @@ package rooms_test
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
 	"fmt"
 	"os"
-	"path/filepath"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/uptrace/bun"
-	"github.com/uptrace/bun/dialect/sqlitedialect"
-	"go.uber.org/goleak"
 	_ "modernc.org/sqlite" // the rows beside package memory
 
 	"github.com/tandemhq/tandem/app/auth"
 	"github.com/tandemhq/tandem/app/rooms"
 	"github.com/tandemhq/tandem/app/store"
 	"github.com/tandemhq/tandem/coord"
-	"github.com/tandemhq/tandem/coord/memory"
-	"github.com/tandemhq/tandem/coord/pg"
-	"github.com/tandemhq/tandem/coord/sqlite"
+	"github.com/tandemhq/tandem/internal/apptest"
 	"github.com/tandemhq/tandem/internal/testenv"
-	"github.com/tandemhq/tandem/migrations"
 )
 
-func TestMain(m *testing.M) { os.Exit(testenv.Main(leakless{m})) }
-
-// leakless are tests that leave no goroutine behind.
-type leakless struct{ *testing.M }
-
-func (l leakless) Run() int {
-	code := l.M.Run()
-	if err := goleak.Find(goleak.IgnoreAnyFunction(testenv.GoroutineName)); err != nil && code == 0 {
-		_, _ = fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return code
-}
+func TestMain(m *testing.M) { os.Exit(testenv.MainWithoutLeaks(m)) }
 
 type rig struct {
 	t       *testing.T
@@ -52,78 +32,18 @@ type rig struct {
 // onEach runs a test on every driver.
 func onEach(t *testing.T, test func(r *rig)) {
 	t.Helper()
-	for name, open := range map[string]func(*testing.T) *rig{"memory": memoryRig, "sqlite": sqliteRig, "pg": pgRig} {
-		t.Run(name, func(t *testing.T) { test(open(t)) })
-	}
+	apptest.OnEach(t, func(t *testing.T, d *apptest.Database) { test(newRig(t, d)) })
 }
 
 func memoryRig(t *testing.T) *rig {
 	t.Helper()
-	rows, err := sql.Open("sqlite", "file::memory:?_pragma=foreign_keys(1)")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = rows.Close() })
-	rows.SetMaxOpenConns(1) // another connection would have a database of its own
-	if _, err := migrations.Up(t.Context(), rows, migrations.SQLite, migrations.App); err != nil {
-		t.Fatal(err)
-	}
-	return newRig(t, memory.Open(memory.Options{}), store.Options{Write: bun.NewDB(rows, sqlitedialect.New())})
+	return newRig(t, apptest.Memory(t, time.Now))
 }
 
-func sqliteRig(t *testing.T) *rig {
+func newRig(t *testing.T, d *apptest.Database) *rig {
 	t.Helper()
-	db, err := sqlite.OpenDB(filepath.Join(t.TempDir(), "test.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = db.Close() })
-	if _, err := migrations.Up(t.Context(), db.Write.DB, migrations.SQLite, migrations.Coord, migrations.App); err != nil {
-		t.Fatal(err)
-	}
-	backend, err := sqlite.Open(t.Context(), sqlite.Options{DB: db})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return newRig(t, backend, store.Options{Write: db.Write, Read: db.Read})
-}
-
-func pgRig(t *testing.T) *rig {
-	t.Helper()
-	url := testenv.NewDatabase(t, "tandem", func(url string) error {
-		db, err := pg.OpenDB(url, 2)
-		if err != nil {
-			return err
-		}
-		defer db.Close()
-		_, err = migrations.Up(context.Background(), db.DB, migrations.PostgreSQL, migrations.Coord, migrations.App)
-		return err
-	})
-	db, err := pg.OpenDB(url, 8)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = db.Close() })
-	backend, err := pg.Open(t.Context(), pg.Options{URL: url, DB: db})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return newRig(t, backend, store.Options{Write: db})
-}
-
-func newRig(t *testing.T, backend coord.Backend, o store.Options) *rig {
-	t.Helper()
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		defer cancel()
-		if err := backend.Close(ctx); err != nil {
-			t.Errorf("close the backend: %v", err)
-		}
-	})
-	o.Backend = backend
-	r := &rig{t: t, backend: backend, store: store.New(o)}
-	r.rooms = rooms.New(r.store, backend)
-	return r
+	backend, st := d.Store(t)
+	return &rig{t: t, backend: backend, store: st, rooms: rooms.New(st, backend)}
 }
 
 // user makes a user with a name of their own.

@@ -8,13 +8,14 @@ import (
 	"time"
 
 	"github.com/tandemhq/tandem/app/store"
+	"github.com/tandemhq/tandem/internal/apptest"
 )
 
 // What is unread is found by an index in the room alone, however many messages there are,
 // and rooms are looked up, not searched.
 func TestUnreadIsFoundByAnIndex(t *testing.T) {
 	for name, test := range map[string]struct {
-		open    func(*testing.T) database
+		open    func(*testing.T) *apptest.Database
 		explain string
 		numbers string // a table of numbers n
 		analyze string
@@ -22,17 +23,17 @@ func TestUnreadIsFoundByAnIndex(t *testing.T) {
 		wrong   string
 	}{
 		"sqlite": {
-			openSQLite, `EXPLAIN QUERY PLAN `,
+			func(t *testing.T) *apptest.Database { t.Helper(); return apptest.SQLite(t, time.Now) }, `EXPLAIN QUERY PLAN `,
 			`WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 50000) `,
 			`ANALYZE`, `app_messages_room`, `SCAN (r|m|d|p|o|app_messages)\b`,
 		},
 		"pg": {
-			openPostgres, `EXPLAIN `, `WITH numbers AS (SELECT generate_series(1, 50000) AS n) `,
+			apptest.PostgreSQL, `EXPLAIN `, `WITH numbers AS (SELECT generate_series(1, 50000) AS n) `,
 			`ANALYZE app_rooms, app_members, app_messages, app_reads, app_users`, `app_messages_pkey`, `Seq Scan on app_messages`,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			db, wrong := test.open(t), regexp.MustCompile(test.wrong)
+			db, wrong := opened(t, test.open(t)), regexp.MustCompile(test.wrong)
 			user, other := mustAddUser(t, db.store, "Ada"), mustAddUser(t, db.store, "Bob")
 			fill := func(text string, args ...any) {
 				t.Helper()

@@ -15,6 +15,7 @@ import (
 	"github.com/tandemhq/tandem/app/auth"
 	"github.com/tandemhq/tandem/app/store"
 	"github.com/tandemhq/tandem/coord"
+	"github.com/tandemhq/tandem/internal/apptest"
 )
 
 func addUser(t *testing.T, st *store.Store, n store.NewUser) (user store.User, err error) {
@@ -258,7 +259,7 @@ func reap(t *testing.T, st *store.Store, life store.Lifetime) (n int, err error)
 
 func TestSessionsExpire(t *testing.T) {
 	var ahead time.Duration // of the machine's clock
-	st := openMemory(t, func() time.Time { return time.Now().Add(ahead) }).store
+	st := opened(t, apptest.Memory(t, func() time.Time { return time.Now().Add(ahead) })).store
 	user := mustAddUser(t, st, "Ada")
 	hash, life := []byte("used"), store.Lifetime{}
 	for _, h := range []string{"used", "idle"} {
@@ -519,7 +520,7 @@ func testSetupHasOneWinner(t *testing.T, db database) {
 }
 
 func TestOutagesAreTold(t *testing.T) {
-	db := openSQLite(t)
+	db := opened(t, apptest.SQLite(t, time.Now))
 	ctx, cancel := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
 	defer cancel()
 	if _, err := db.store.MyRooms(ctx, store.User{}); !errors.Is(err, coord.ErrUnavailable) {

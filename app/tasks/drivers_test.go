@@ -1,85 +1,33 @@
 package tasks_test
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
-	"github.com/tandemhq/tandem/app/store"
 	"github.com/tandemhq/tandem/app/tasks"
 	"github.com/tandemhq/tandem/coord"
-	"github.com/tandemhq/tandem/coord/pg"
-	"github.com/tandemhq/tandem/coord/sqlite"
+	"github.com/tandemhq/tandem/internal/apptest"
 	"github.com/tandemhq/tandem/internal/testenv"
-	"github.com/tandemhq/tandem/migrations"
 )
 
-func TestMain(m *testing.M) { os.Exit(testenv.Main(leakless{m})) }
+func TestMain(m *testing.M) { os.Exit(testenv.MainWithoutLeaks(m)) }
 
-// leakless are tests that leave no goroutine behind.
-type leakless struct{ *testing.M }
-
-func (l leakless) Run() int {
-	code := l.M.Run()
-	if err := goleak.Find(goleak.IgnoreAnyFunction(testenv.GoroutineName)); err != nil && code == 0 {
-		_, _ = fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return code
-}
-
-func sqliteRig(t *testing.T) *rig {
-	t.Helper()
-	db, err := sqlite.OpenDB(filepath.Join(t.TempDir(), "test.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = db.Close() })
-	if _, err := migrations.Up(t.Context(), db.Write.DB, migrations.SQLite, migrations.Coord, migrations.App); err != nil {
-		t.Fatal(err)
-	}
-	backend, err := sqlite.Open(t.Context(), sqlite.Options{DB: db})
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := &rig{}
-	r.fill(t, backend, store.Options{Write: db.Write, Read: db.Read, Backend: backend}, loopback)
-	return r
-}
-
-func pgRig(t *testing.T) *rig {
-	t.Helper()
-	url := testenv.NewDatabase(t, "tandem", func(url string) error {
-		db, err := pg.OpenDB(url, 2)
-		if err != nil {
-			return err
-		}
-		defer db.Close()
-		_, err = migrations.Up(context.Background(), db.DB, migrations.PostgreSQL, migrations.Coord, migrations.App)
-		return err
-	})
-	db, err := pg.OpenDB(url, 8)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = db.Close() })
-	backend, err := pg.Open(t.Context(), pg.Options{URL: url, DB: db})
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := &rig{}
-	r.fill(t, backend, store.Options{Write: db, Backend: backend}, loopback)
-	return r
-}
-
+// drivers open a rig whose tasks may call loopback addresses.
 var drivers = map[string]func(*testing.T) *rig{
-	"memory": func(t *testing.T) *rig { return newRig(t, loopback) }, "sqlite": sqliteRig, "pg": pgRig,
+	"memory": func(t *testing.T) *rig { t.Helper(); return newRig(t, loopback) },
+	"sqlite": func(t *testing.T) *rig { t.Helper(); return rigOn(t, apptest.SQLite(t, time.Now)) },
+	"pg":     func(t *testing.T) *rig { t.Helper(); return rigOn(t, apptest.PostgreSQL(t)) },
+}
+
+func rigOn(t *testing.T, d *apptest.Database) *rig {
+	t.Helper()
+	r := &rig{}
+	backend, o := d.Open(t, coord.Options{})
+	r.fill(t, backend, o, loopback)
+	return r
 }
 
 // On each driver what is heard of runs is what is stored.

@@ -2,7 +2,6 @@ package tasks_test
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
 	"errors"
 	"log/slog"
@@ -11,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/uptrace/bun"
-	"github.com/uptrace/bun/dialect/sqlitedialect"
 	_ "modernc.org/sqlite" // the rows
 
 	"github.com/tandemhq/tandem/app/jobs"
@@ -21,9 +18,8 @@ import (
 	"github.com/tandemhq/tandem/app/store"
 	"github.com/tandemhq/tandem/app/tasks"
 	"github.com/tandemhq/tandem/coord"
-	"github.com/tandemhq/tandem/coord/memory"
 	"github.com/tandemhq/tandem/coord/worker"
-	"github.com/tandemhq/tandem/migrations"
+	"github.com/tandemhq/tandem/internal/apptest"
 )
 
 // patience is how long a test waits for what should happen at once.
@@ -48,18 +44,10 @@ func (r *rig) advance(by time.Duration) { r.ahead.Add(int64(by)) }
 // newRig makes a service whose tasks may call these addresses though they are not public.
 func newRig(t *testing.T, allow ...netip.Prefix) *rig {
 	t.Helper()
-	rows, err := sql.Open("sqlite", "file::memory:?_pragma=foreign_keys(1)")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = rows.Close() })
-	rows.SetMaxOpenConns(1) // another connection would have a database of its own
-	if _, err := migrations.Up(t.Context(), rows, migrations.SQLite, migrations.App); err != nil {
-		t.Fatal(err)
-	}
 	r := &rig{}
-	backend := memory.Open(memory.Options{Now: r.now})
-	r.fill(t, backend, store.Options{Write: bun.NewDB(rows, sqlitedialect.New()), Backend: unsteady{backend, r}, Now: r.now}, allow...)
+	backend, o := apptest.Memory(t, r.now).Open(t, coord.Options{})
+	o.Backend = unsteady{backend, r}
+	r.fill(t, backend, o, allow...)
 	return r
 }
 
@@ -114,13 +102,6 @@ func (r *rig) on(s spied, allow ...netip.Prefix) *tasks.Service {
 // some users and a room.
 func (r *rig) fill(t *testing.T, backend coord.Backend, o store.Options, allow ...netip.Prefix) {
 	t.Helper()
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		if err := backend.Close(ctx); err != nil {
-			t.Errorf("close the backend: %v", err)
-		}
-	})
 	r.backend, r.store = backend, store.New(o)
 	r.rooms = rooms.New(r.store, r.backend)
 	r.tasks = tasks.New(r.store, r.backend, r.rooms, outbound.New(outbound.Options{Allow: allow}), slog.New(slog.DiscardHandler))

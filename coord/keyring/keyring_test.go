@@ -21,7 +21,7 @@ import (
 	"github.com/tandemhq/tandem/internal/testenv"
 )
 
-func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(testenv.MainWithoutLeaks(m)) }
 
 const day = 24 * time.Hour
 

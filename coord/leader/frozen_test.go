@@ -12,8 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/tandemhq/tandem/coord"
 	"github.com/tandemhq/tandem/coord/leader"
 	"github.com/tandemhq/tandem/coord/pg"
@@ -30,12 +28,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, campaign(at))
 		os.Exit(1)
 	}
-	code := testenv.Main(m)
-	if err := goleak.Find(); err != nil && code == 0 {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
+	os.Exit(testenv.MainWithoutLeaks(m))
 }
 
 // open opens the store "driver place", and makes it when that is asked for.

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/lib/pq"
+	"go.uber.org/goleak"
 )
 
 const (
@@ -62,6 +63,20 @@ func Main(m interface{ Run() int }) int {
 		shared.cluster, shared.err, shared.inMain = nil, nil, false
 	}()
 	return m.Run()
+}
+
+// MainWithoutLeaks is Main, and fails when the tests leave a goroutine behind.
+func MainWithoutLeaks(m interface{ Run() int }) int { return Main(leakless{m}) }
+
+type leakless struct{ m interface{ Run() int } }
+
+func (l leakless) Run() int {
+	code := l.m.Run()
+	if err := goleak.Find(goleak.IgnoreAnyFunction(GoroutineName)); err != nil && code == 0 {
+		_, _ = fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return code
 }
 
 // Shared returns the server of this test process: the one that TANDEM_TEST_PG_URL names, or
