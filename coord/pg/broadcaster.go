@@ -122,29 +122,55 @@ func (br broadcaster) Read(ctx context.Context, topic string, from coord.Positio
 	if from == coord.Head {
 		return nil, nil
 	}
-	// One statement, so that head and events are of one snapshot.
-	var rows []row.Found
-	err := br.b.db.NewRaw(`SELECT h.seq AS head, h.tag AS head_tag, e.seq IS NOT NULL AS found, h.topic,
+	var rows []struct {
+		row.Found
+		Standby bool `bun:"standby"`
+	}
+	now := br.b.route.era.Load()
+	// One statement, so that head and events are of one snapshot, and of one server.
+	err := br.b.db.NewRaw(`SELECT pg_is_in_recovery() AS standby, COALESCE(h.seq, 0) AS head, COALESCE(h.tag, 0) AS head_tag,
+			e.seq IS NOT NULL AS found, COALESCE(h.topic, '') AS topic,
 			COALESCE(e.seq, 0) AS seq, COALESCE(e.tag, 0) AS tag, COALESCE(e.prev, 0) AS prev, COALESCE(e.kind, '') AS kind, e.payload, e.at
-		FROM coord_topics h LEFT JOIN LATERAL (
+		FROM (VALUES (1)) AS always LEFT JOIN (coord_topics h LEFT JOIN LATERAL (
 			SELECT * FROM coord_events e WHERE e.topic = h.topic AND e.seq > ? ORDER BY e.seq LIMIT ?
-		) AS e ON true WHERE h.topic = ? ORDER BY e.seq`, from.Seq, limit, topic).Scan(ctx, &rows)
+		) AS e ON true) ON h.topic = ? ORDER BY e.seq`, from.Seq, limit, topic).Scan(ctx, &rows)
 	if err != nil {
 		return nil, storeError(ctx, err)
 	}
-	return row.Behind(topic, from, rows)
+	found := make([]row.Found, len(rows))
+	for i, r := range rows {
+		if r.Standby {
+			return nil, now.standby()
+		}
+		found[i] = r.Found
+	}
+	return row.Behind(topic, from, found)
 }
 
 func (br broadcaster) Heads(ctx context.Context, topics ...string) (map[string]coord.Position, error) {
 	if len(topics) == 0 {
 		return row.Heads(nil, nil), nil
 	}
-	var rows []row.Head
-	err := br.b.db.NewRaw(`SELECT topic, seq, tag FROM coord_topics WHERE topic IN (?)`, bun.List(topics)).Scan(ctx, &rows)
+	var rows []struct {
+		row.Head
+		Standby bool `bun:"standby"`
+	}
+	now := br.b.route.era.Load()
+	err := br.b.db.NewRaw(`SELECT pg_is_in_recovery() AS standby, COALESCE(topic, '') AS topic, COALESCE(seq, 0) AS seq, COALESCE(tag, 0) AS tag
+		FROM (VALUES (1)) AS always LEFT JOIN coord_topics ON topic IN (?)`, bun.List(topics)).Scan(ctx, &rows)
 	if err != nil {
 		return nil, storeError(ctx, err)
 	}
-	return row.Heads(topics, rows), nil
+	var heads []row.Head
+	for _, r := range rows {
+		if r.Standby {
+			return nil, now.standby()
+		}
+		if r.Topic != "" {
+			heads = append(heads, r.Head)
+		}
+	}
+	return row.Heads(topics, heads), nil
 }
 
 // Trim searches an index whatever the planner thinks of the tables: each LIMIT is there

@@ -43,7 +43,7 @@ func TestManyKeyedEvents(t *testing.T) {
 		}
 	}
 	for topic, head := range heads {
-		events, err := broadcaster{&backend{db: db}}.Read(t.Context(), topic, coord.Start, many)
+		events, err := broadcaster{&backend{db: db, route: &route{}}}.Read(t.Context(), topic, coord.Start, many)
 		if err != nil || len(events) != int(head.Seq) || events[len(events)-1].Position != head {
 			t.Errorf("topic %s has %d events, %v, want up to %v", topic, len(events), err, head)
 		}

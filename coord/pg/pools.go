@@ -96,8 +96,7 @@ func (b *backend) Ping(ctx context.Context) error {
 	case err != nil:
 		return storeError(ctx, err)
 	case len(readOnly) == 1 && readOnly[0]:
-		now.end()
-		return errReadOnly
+		return now.standby()
 	}
 	return nil
 }

@@ -124,8 +124,7 @@ func (r *reader) primary(ctx context.Context, conn bun.Conn) error {
 		return err
 	}
 	if len(recovering) == 1 && recovering[0] {
-		now.end()
-		return errReadOnly
+		return now.standby()
 	}
 	return nil
 }

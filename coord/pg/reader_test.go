@@ -71,6 +71,43 @@ func TestReaderIsOnAStandby(t *testing.T) {
 	}
 }
 
+// A standby may not have yet what a stream was told of: what it says of a topic is neither that its
+// history is another one nor that it has ended.
+func TestEventsAreReadOnAStandby(t *testing.T) {
+	cluster, err := testenv.StartCluster(t.Context(), testenv.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cluster.Stop)
+	b := openBackend(t, cluster.NewDatabase(t, "coord_inside", migrate)+"&target_session_attrs=any")
+	if _, err := b.Broadcaster().Publish(t.Context(), coord.NewEvent{Topic: "t", Kind: "k"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := cluster.Recover(t.Context(), true); err != nil {
+		t.Fatal(err)
+	}
+	for _, topic := range []string{"t", "none"} {
+		for what, read := range map[string]func() error{
+			"Read from the start":           func() error { return second(b.Broadcaster().Read(t.Context(), topic, coord.Start, 10)) },
+			"Read of what is not there yet": func() error { return second(b.Broadcaster().Read(t.Context(), topic, coord.Position{Seq: 2, Tag: 3}, 10)) },
+			"Heads":                         func() error { return second(b.Broadcaster().Heads(t.Context(), topic)) },
+		} {
+			before := b.route.era.Load()
+			if err := read(); !errors.Is(err, coord.ErrUnavailable) || !before.isOver() {
+				t.Errorf("%s, topic %s: %v, want ErrUnavailable, and that nobody uses the connection again", what, topic, err)
+			}
+		}
+	}
+	if err := cluster.Promote(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if events, err := b.Broadcaster().Read(t.Context(), "t", coord.Start, 10); err != nil || len(events) != 1 {
+		t.Errorf("Read on the primary: %v, %v", events, err)
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
+
 // The server crashes while a pooler keeps the reader's connection. It gives numbers of
 // transactions again that nobody had made durable, as those of rings are not.
 func TestReaderAfterACrash(t *testing.T) {

@@ -78,6 +78,13 @@ func (e *era) end() {
 	}
 }
 
+// standby is the error of who has read on a standby, which may not have what others were told of
+// already: it ends the era.
+func (e *era) standby() error {
+	e.end()
+	return errReadOnly
+}
+
 func (e *era) isOver() bool {
 	select {
 	case <-e.over:
