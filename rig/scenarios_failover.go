@@ -29,7 +29,7 @@ func failoverScenarios() []Scenario {
 			Name: "failover-switchover", Programs: patroni.Programs,
 			Promise: "a switchover loses nothing; gap at most Patroni's and 2 s",
 			Break:   "a server that refuses to write is not left.",
-			Checker: "requests and readiness once the cluster is whole",
+			Checker: "requests, readiness and the ends of runs once the cluster is whole",
 			Run:     runFailoverSwitchover,
 		},
 		{
@@ -52,6 +52,8 @@ func failoverScenarios() []Scenario {
 const (
 	failoverGrace = 2 * time.Second  // by which the program may be slower than Patroni
 	failoverLimit = 45 * time.Second // for the program to be well again at all
+	// No replica dies, so only what is at work at the moment of a failover may be done again.
+	failoverRepeats = 10
 )
 
 // failover is what a scenario of this family is made of.
@@ -125,6 +127,9 @@ func (f failover) run(ctx context.Context, r *Rig) (o load.Outcome, err error) {
 	o.Note("Patroni by itself: %d writes of the probe acknowledged, %d refused, %d lost, the longest gap %v",
 		probed.Acknowledged, probed.Refused, probed.Lost, probed.Gap.Round(time.Millisecond))
 	o.Bound(probed.Gap+failoverGrace, "Patroni's own time and 2 s")
+	if o.Repeated > failoverRepeats {
+		o.Fault("%d effects were repeated, more than %d: the ends of runs were not stored", o.Repeated, failoverRepeats)
+	}
 	causes := l.Causes()
 	for _, cause := range slices.Sorted(maps.Keys(causes)) {
 		if !slices.Contains([]string{"no answer", "status 502", "status 503", "status 504"}, cause) {

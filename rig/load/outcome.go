@@ -18,6 +18,8 @@ type Outcome struct {
 	Lost         int `json:"lost"`
 	// Gap is the longest time in which nothing was acknowledged that was asked for.
 	Gap time.Duration `json:"gap_ns"`
+	// Repeated is how many further attempts of runs had their effect again, with the same key.
+	Repeated int `json:"repeated"`
 	// Faults are what broke a promise, in words; more than a few are counted only.
 	Faults []string `json:"faults,omitempty"`
 	// Notes are figures that break nothing.
@@ -84,6 +86,7 @@ func (o *Outcome) Add(other Outcome) {
 	o.Twice += other.Twice
 	o.Lost += other.Lost
 	o.Gap = max(o.Gap, other.Gap)
+	o.Repeated += other.Repeated
 	for _, f := range other.Faults {
 		o.Fault("%s", f)
 	}

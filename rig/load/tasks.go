@@ -214,7 +214,6 @@ func (l *Load) endTicks(ctx context.Context) (o Outcome, err error) {
 // had an effect. An effect may be repeated, with the same key, unless that is not to be.
 func checkTicks(o *Outcome, list []run, effects map[string]int, strict bool) {
 	known := make(map[string]bool)
-	repeated := 0
 	for i, r := range list {
 		known[r.key] = true
 		what := fmt.Sprintf("run %d for %s", r.id, r.scheduled.Format(time.TimeOnly))
@@ -236,7 +235,7 @@ func checkTicks(o *Outcome, list []run, effects map[string]int, strict bool) {
 			o.Count("the effect of "+what, n)
 		default:
 			o.Count(what, 1)
-			repeated += n - 1
+			o.Repeated += n - 1
 		}
 	}
 	for _, key := range sortedKeys(effects) {
@@ -244,7 +243,7 @@ func checkTicks(o *Outcome, list []run, effects map[string]int, strict bool) {
 			o.Fault("an effect of a run that is not there: %s", key)
 		}
 	}
-	o.Note("%d occurrences, %d effects repeated by a further attempt", len(list), repeated)
+	o.Note("%d occurrences, %d effects repeated by a further attempt", len(list), o.Repeated)
 }
 
 // hook is a task with a webhook.
