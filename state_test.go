@@ -96,6 +96,8 @@ func TestStateIsDocumented(t *testing.T) {
 var timersOf = map[string]string{
 	"app/health.Health.Run":              "health.probe",
 	"app/hub.Hub.watch":                  "hub.watch",
+	"app/jobs.Registry.do":               "jobs.lead", // or any job that has its turn
+	"app/jobs.Registry.lead":             "jobs.lead",
 	"app/jobs.rest":                      "jobs.lead", // or any job that has its turn
 	"app/presence.Service.announcements": "presence.announce",
 	"app/presence.Service.heartbeats":    "presence.heartbeat",

@@ -72,6 +72,8 @@ type Observer interface {
 	// JobEnded is called at the end of each turn that this replica had. err is nil, why it
 	// failed, or what ended it before it was done: the end of the replica or of its term.
 	JobEnded(job string, done int, took time.Duration, err error)
+	// JobOverdue is called with true when such a turn goes on although it was told to end.
+	JobOverdue(job string, overdue bool)
 }
 
 // Options configure a [Registry].
@@ -88,6 +90,8 @@ type Registry struct {
 	store   *store.Store
 	o       Options
 	jobs    []Job
+
+	longest, late time.Duration // the constants; tests have less
 }
 
 var name = regexp.MustCompile(`^[a-z]+(\.[a-z]+)*$`)
@@ -97,7 +101,7 @@ func New(elector coord.Elector, st *store.Store, o Options, jobs ...Job) (*Regis
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	r := &Registry{elector: elector, store: st, o: o}
+	r := &Registry{elector: elector, store: st, o: o, longest: longest, late: late}
 	for _, j := range jobs {
 		if reason := j.wrong(); reason != "" {
 			return nil, invalid("Job", "%q %s", j.Name, reason)

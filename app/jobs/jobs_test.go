@@ -114,6 +114,18 @@ func (o *observer) JobEnded(job string, _ int, _ time.Duration, err error) {
 	o.ended[fmt.Sprint(job, ": ", err)]++
 }
 
+func (o *observer) JobOverdue(job string, overdue bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.ended[fmt.Sprint(job, ": overdue ", overdue)]++
+}
+
+func (o *observer) of(what string) int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.ended[what]
+}
+
 // Three replicas share the jobs for hours: each is done once in its time, whatever becomes
 // of others and of replicas.
 func TestReplicasTakeTurns(t *testing.T) {

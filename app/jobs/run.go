@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime/debug"
-	"slices"
 	"sync"
 	"time"
 
@@ -21,8 +20,16 @@ const (
 
 	// enough is how long a turn begins further pieces of work.
 	enough = 30 * time.Second
-	// longest is how long a turn may take. For as long nobody takes the next one.
+	// longest is how long the work of a turn may take before it is told to end.
 	longest = time.Minute
+	// late is how much longer it may take to return; then the turn is overdue.
+	late = 5 * time.Second
+	// aside is how long a replica with an overdue turn does not stand after a term: the others
+	// ask who leads several times meanwhile.
+	aside = 15 * time.Second
+	// patience is how long a term lasts in which a job can't be done, since a turn of an
+	// earlier term is still under way. The other jobs each have their turns in it.
+	patience = 10 * time.Minute
 	// spread bounds the first pause, so that replicas that start together don't all begin at once.
 	spread = 30 * time.Second
 	// retry is when the next turn is due after one that failed, at the latest, and when a
@@ -32,8 +39,12 @@ const (
 	asking = 5 * time.Second
 )
 
+// errOverdue ends the term of a leader that can't do one of its jobs.
+var errOverdue = errors.New("a job's turn does not end; another replica may lead")
+
 // Run does the jobs whenever they are due until ctx is done, and returns when all work has
-// returned. Otherwise it returns what [leader.Run] does.
+// returned. Otherwise it returns what [leader.Run] does. The term of a leader ends when one
+// of its jobs does not return in time, so that others can do it.
 func (r *Registry) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -41,23 +52,37 @@ func (r *Registry) Run(ctx context.Context) error {
 	defer cancel()
 	for _, j := range r.jobs {
 		if work, ok := j.Work.(ReplicaSafe); ok {
-			running.Go(func() { r.repeat(ctx, j, r.store.InTx, work) })
+			running.Go(func() { r.repeat(ctx, j, r.store.InTx, work, func() {}) })
 		}
 	}
-	leads := slices.ContainsFunc(r.jobs, func(j Job) bool { return j.Work.class() == ClassLeaderOnly })
-	if !leads { // it would only keep others from it
+	// A job's work may outlast its term. Of each job this replica has one turn at a time.
+	places := make(map[string]chan struct{})
+	for _, j := range r.jobs {
+		if j.Work.class() == ClassLeaderOnly {
+			places[j.Name] = make(chan struct{}, 1)
+		}
+	}
+	if len(places) == 0 { // to lead would only keep others from it
 		<-ctx.Done()
 		return nil
 	}
 	o := leader.Options{Name: Leadership, Candidate: r.o.Node, Logger: r.o.Logger}
-	return leader.Run(ctx, r.elector, o, func(ctx context.Context, t *leader.Term) error {
-		r.lead(ctx, t.Term)
-		return nil
+	return leader.Run(ctx, r.elector, o, func(term context.Context, t *leader.Term) error {
+		err := r.lead(term, t.Term, places, &running)
+		if err != nil {
+			_ = t.Resign(ctx) // when it fails, it is tried again behind the rest, and told of
+			rest(ctx, aside)
+		}
+		return err
 	})
 }
 
-// lead does the leader-only jobs for a term.
-func (r *Registry) lead(ctx context.Context, t coord.Term) {
+// lead does the leader-only jobs for a term. It returns when all work has returned, or is
+// overdue; that goes on in running, and holds its job's place. The error is errOverdue when
+// that is why the term is to end.
+func (r *Registry) lead(
+	ctx context.Context, t coord.Term, places map[string]chan struct{}, running *sync.WaitGroup,
+) error {
 	fenced := func(ctx context.Context, fn func(context.Context, store.Unit) error) error {
 		return r.store.InTx(ctx, func(ctx context.Context, u store.Unit) error {
 			if err := u.Coord.Fence(ctx, t); err != nil {
@@ -66,21 +91,48 @@ func (r *Registry) lead(ctx context.Context, t coord.Term) {
 			return fn(ctx, u)
 		})
 	}
-	var running sync.WaitGroup
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	var waitedFor sync.WaitGroup
 	for _, j := range r.jobs {
-		if work, ok := j.Work.(LeaderOnly); ok {
-			running.Go(func() {
-				r.repeat(ctx, j, fenced, func(ctx context.Context) (int, error) { return work(ctx, fenced) })
-			})
+		work, ok := j.Work.(LeaderOnly)
+		if !ok {
+			continue
 		}
+		waitedFor.Add(1)
+		leave := sync.OnceFunc(waitedFor.Done)
+		running.Go(func() {
+			defer leave()
+			waiting := time.NewTimer(patience)
+			defer waiting.Stop()
+			place := places[j.Name]
+			select {
+			case place <- struct{}{}:
+			case <-waiting.C:
+				end(errOverdue)
+				return
+			case <-ctx.Done():
+				return
+			}
+			defer func() { <-place }()
+			r.repeat(ctx, j, fenced, func(ctx context.Context) (int, error) { return work(ctx, fenced) }, func() {
+				end(errOverdue)
+				leave()
+			})
+		})
 	}
-	running.Wait()
+	waitedFor.Wait()
+	if err := context.Cause(ctx); errors.Is(err, errOverdue) {
+		return err
+	}
+	return nil
 }
 
 // repeat does a job whenever its turn is this replica's. Turns are written down by in.
-func (r *Registry) repeat(ctx context.Context, j Job, in Fenced, work ReplicaSafe) {
+// It calls overdue when one goes on although it was told to end, and waits for it.
+func (r *Registry) repeat(ctx context.Context, j Job, in Fenced, work ReplicaSafe, overdue func()) {
 	for pause := rand.N(min(j.Every, spread)); rest(ctx, pause); {
-		pause = min(r.turn(ctx, j, in, work), j.Every)
+		pause = min(r.turn(ctx, j, in, work, overdue), j.Every)
 		pause += rand.N(pause/20 + time.Millisecond)
 	}
 }
@@ -98,7 +150,9 @@ func rest(ctx context.Context, pause time.Duration) bool {
 }
 
 // turn does the job if it is due, and returns how long from now to ask again.
-func (r *Registry) turn(ctx context.Context, j Job, in Fenced, work ReplicaSafe) (next time.Duration) {
+func (r *Registry) turn(
+	ctx context.Context, j Job, in Fenced, work ReplicaSafe, overdue func(),
+) (next time.Duration) {
 	log := r.o.Logger.With("job", j.Name)
 	// What has no effect since another leads, or was told of as an outage, is no news here.
 	fault := func(step string, err error) {
@@ -114,7 +168,7 @@ func (r *Registry) turn(ctx context.Context, j Job, in Fenced, work ReplicaSafe)
 	var taken bool
 	taking, cancel := context.WithTimeout(ctx, asking)
 	err := in(taking, func(ctx context.Context, u store.Unit) (err error) {
-		turn, taken, next, err = u.TakeJob(ctx, j.Name, r.o.Node, j.Every, longest)
+		turn, taken, next, err = u.TakeJob(ctx, j.Name, r.o.Node, j.Every, r.longest+r.late+asking) // until an overdue one is written down
 		return err
 	})
 	cancel()
@@ -126,9 +180,28 @@ func (r *Registry) turn(ctx context.Context, j Job, in Fenced, work ReplicaSafe)
 		return next
 	}
 
-	began := time.Now()
-	done, err := do(ctx, work)
+	// note writes down what becomes of the turn, also when ctx has ended.
+	note := func(step string, write func(context.Context, store.Unit) error) {
+		noting, cancel := context.WithTimeout(context.WithoutCancel(ctx), asking)
+		defer cancel()
+		if err := in(noting, write); err != nil {
+			fault(step, err)
+		}
+	}
+	began, late := time.Now(), false
+	done, err := r.do(ctx, work, func() {
+		late = true
+		r.observe(func(o Observer) { o.JobOverdue(j.Name, true) })
+		text := fmt.Sprintf("the turn goes on %v after it began, although it was told to end", time.Since(began).Round(time.Second))
+		log.WarnContext(ctx, "a job is overdue", "error", text)
+		note("note that it is overdue", func(ctx context.Context, u store.Unit) error { return u.JobOverdue(ctx, turn, text) })
+		overdue()
+	})
 	took := time.Since(began)
+	if late {
+		r.observe(func(o Observer) { o.JobOverdue(j.Name, false) })
+		log.WarnContext(ctx, "a job that was overdue has returned", "took", took)
+	}
 	e := store.JobEnd{Done: done, Ok: err == nil, Next: max(j.Every-took, 0)}
 	switch {
 	case err == nil:
@@ -139,21 +212,45 @@ func (r *Registry) turn(ctx context.Context, j Job, in Fenced, work ReplicaSafe)
 		fault("work", err)
 		e.Error, e.Next = err.Error(), min(e.Next, retry)
 	}
-	if r.o.Observer != nil {
-		r.o.Observer.JobEnded(j.Name, done, took, err)
-	}
-	noting, cancel := context.WithTimeout(context.WithoutCancel(ctx), asking)
-	defer cancel()
-	if err := in(noting, func(ctx context.Context, u store.Unit) error { return u.EndJob(ctx, turn, e) }); err != nil {
-		fault("note the end", err)
-	}
+	r.observe(func(o Observer) { o.JobEnded(j.Name, done, took, err) })
+	note("note the end", func(ctx context.Context, u store.Unit) error { return u.EndJob(ctx, turn, e) })
 	return e.Next
 }
 
-// do works for one turn. A panic is an error.
-func do(ctx context.Context, work ReplicaSafe) (done int, err error) {
-	ctx, cancel := context.WithTimeout(ctx, longest)
+func (r *Registry) observe(tell func(Observer)) {
+	if r.o.Observer != nil {
+		tell(r.o.Observer)
+	}
+}
+
+// do works for one turn and returns when the work has. It calls overdue when that goes on
+// although it was told to end.
+func (r *Registry) do(ctx context.Context, work ReplicaSafe, overdue func()) (done int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, r.longest)
 	defer cancel()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		done, err = pieces(ctx, work)
+	}()
+	select {
+	case <-ended:
+		return done, err
+	case <-ctx.Done():
+	}
+	returning := time.NewTimer(r.late)
+	defer returning.Stop()
+	select {
+	case <-ended:
+	case <-returning.C:
+		overdue()
+		<-ended
+	}
+	return done, err
+}
+
+// pieces works until there is no more, or it was long enough. A panic is an error.
+func pieces(ctx context.Context, work ReplicaSafe) (done int, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = &panicError{p, string(debug.Stack())}

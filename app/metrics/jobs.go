@@ -12,6 +12,7 @@ type jobMetrics struct {
 	done    *prometheus.CounterVec
 	seconds *prometheus.CounterVec
 	success *prometheus.GaugeVec
+	overdue *prometheus.GaugeVec
 }
 
 func newJobMetrics(registry *prometheus.Registry) jobMetrics {
@@ -23,8 +24,12 @@ func newJobMetrics(registry *prometheus.Registry) jobMetrics {
 			Name: "tandem_job_last_success_timestamp_seconds",
 			Help: "When this replica last did a background job well. Replicas take turns: of all, the latest counts.",
 		}, []string{"job"}),
+		overdue: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "tandem_job_overdue",
+			Help: "1 while a turn that this replica has of a background job goes on although it was told to end.",
+		}, []string{"job"}),
 	}
-	registry.MustRegister(j.turns, j.done, j.seconds, j.success)
+	registry.MustRegister(j.turns, j.done, j.seconds, j.success, j.overdue)
 	return j
 }
 
@@ -36,4 +41,13 @@ func (m *Metrics) JobEnded(job string, done int, took time.Duration, err error) 
 	if err == nil {
 		m.jobs.success.WithLabelValues(job).SetToCurrentTime()
 	}
+}
+
+// JobOverdue tells of a turn that does not end; it is that of jobs.Observer.
+func (m *Metrics) JobOverdue(job string, overdue bool) {
+	value := 0.0
+	if overdue {
+		value = 1
+	}
+	m.jobs.overdue.WithLabelValues(job).Set(value)
 }

@@ -26,6 +26,9 @@ func TestObserve(t *testing.T) {
 		m.Degraded(degraded)
 	}
 	m.FollowLag(func() int64 { return 7 })
+	m.JobOverdue("a.b", true)
+	m.JobOverdue("c.d", true)
+	m.JobOverdue("c.d", false)
 	w := httptest.NewRecorder()
 	m.Handler().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "GET", "/metrics", nil))
 	for _, line := range []string{
@@ -42,6 +45,8 @@ func TestObserve(t *testing.T) {
 		`tandem_limiter_degraded 1`,
 		`tandem_limiter_outages_total 2`,
 		`tandem_event_lag 7`,
+		`tandem_job_overdue{job="a.b"} 1`,
+		`tandem_job_overdue{job="c.d"} 0`,
 		`tandem_build_info{driver="memory",version="1.2"} 1`,
 	} {
 		if !strings.Contains(w.Body.String(), line+"\n") {

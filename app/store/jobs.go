@@ -68,15 +68,30 @@ type JobEnd struct {
 
 const maxJobError = 500
 
-// EndJob writes down that a turn has ended. It does nothing when another one has begun since.
-func (u Unit) EndJob(ctx context.Context, turn JobTurn, e JobEnd) error {
-	text := strings.ToValidUTF8(strings.ReplaceAll(e.Error, "\x00", ""), "")
+func jobError(text string) string {
+	text = strings.ToValidUTF8(strings.ReplaceAll(text, "\x00", ""), "")
 	if len(text) > maxJobError {
 		text = strings.ToValidUTF8(text[:maxJobError], "")
 	}
+	return text
+}
+
+// JobOverdue writes down that a turn goes on although its time is over, as a failure with a
+// text. It does nothing when another one has begun since.
+func (u Unit) JobOverdue(ctx context.Context, turn JobTurn, text string) error {
+	_, err := exec(ctx, u.db, `
+		UPDATE app_jobs SET failures = failures + 1, error = ?2, error_at = ?3 WHERE name = ?0 AND turn = ?1`,
+		turn.Job, turn.Number, jobError(text), u.store.clock(0))
+	return err
+}
+
+// EndJob writes down that a turn has ended. It does nothing when another one has begun since.
+// A turn that was overdue and has failed counts as one failure.
+func (u Unit) EndJob(ctx context.Context, turn JobTurn, e JobEnd) error {
+	text := jobError(e.Error)
 	_, err := exec(ctx, u.db, `
 		UPDATE app_jobs SET ended_at = t.now, done = ?3, next_at = ?4, ok_at = CASE WHEN ?5 THEN t.now ELSE ok_at END,
-			failures = CASE WHEN ?5 THEN 0 WHEN ?6 THEN failures + 1 ELSE failures END,
+			failures = CASE WHEN ?5 THEN 0 WHEN ?6 AND (error_at IS NULL OR error_at <= started_at) THEN failures + 1 ELSE failures END,
 			error = CASE WHEN ?6 THEN ?7 ELSE error END, error_at = CASE WHEN ?6 THEN t.now ELSE error_at END
 		FROM (SELECT ?2 AS now) AS t WHERE name = ?0 AND turn = ?1`,
 		turn.Job, turn.Number, u.store.clock(0), e.Done, u.store.clock(e.Next), e.Ok, text != "", text)

@@ -101,6 +101,30 @@ func TestJobTurns(t *testing.T) {
 		if rec.Failures != 0 || rec.Error != failed.Error || rec.ErrorAt != failed.ErrorAt || rec.OkAt != rec.EndedAt || rec.Done != 2 {
 			t.Errorf("got %+v", rec)
 		}
+
+		// A turn that is overdue has failed, once, whatever becomes of it, unless another one has begun.
+		over, _, _ := takeJob(t, d.store, "three", time.Minute, 0)
+		overdue := func(text string) {
+			t.Helper()
+			err := d.store.InTx(t.Context(), func(ctx context.Context, u store.Unit) error { return u.JobOverdue(ctx, over, text) })
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		overdue("goes on")
+		if list, err := d.store.Jobs(t.Context()); err != nil || list[0].Failures != 1 || list[0].Error != "goes on" || !list[0].EndedAt.IsZero() {
+			t.Errorf("got %+v, %v", list, err)
+		}
+		rec = endJob(t, d.store, over, store.JobEnd{Error: "no way"})
+		if rec.Failures != 1 || rec.Error != "no way" || rec.EndedAt.IsZero() {
+			t.Errorf("got %+v", rec)
+		}
+		turn, _, _ = takeJob(t, d.store, "four", every, 0)
+		overdue("late")
+		rec = endJob(t, d.store, turn, store.JobEnd{Error: "no way"})
+		if rec.Turn != turn.Number || rec.Failures != 2 {
+			t.Errorf("got %+v", rec)
+		}
 	})
 }
 
