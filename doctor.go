@@ -23,7 +23,7 @@ func (d doctorCmd) Run(e *env, c *Config) error {
 	if err != nil {
 		return err
 	}
-	checks, closeAll, err := c.checks(a.Version, c.kekIDs())
+	checks, closeAll, err := c.checks(a, c.kekIDs())
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ package main
 import (
 	"cmp"
 
+	"github.com/tandemhq/tandem/app"
 	"github.com/tandemhq/tandem/app/doctor"
 	"github.com/tandemhq/tandem/app/store"
 	"github.com/tandemhq/tandem/coord/pg"
@@ -14,7 +15,7 @@ import (
 const doctorConns = 4
 
 // checks are those of this build. Nothing connects yet.
-func (c *Config) checks(version string, keks []string) ([]doctor.Check, func(), error) {
+func (c *Config) checks(a app.Config, keks []string) ([]doctor.Check, func(), error) {
 	work, err := pg.OpenDB(c.DatabaseURL, doctorConns)
 	if err != nil {
 		return nil, nil, unusable("TANDEM_DATABASE_URL", c.DatabaseURL, err)
@@ -32,8 +33,8 @@ func (c *Config) checks(version string, keks []string) ([]doctor.Check, func(), 
 		// One listens, and two migrate as a replica starts.
 		Conns: c.DatabaseConns + pg.OtherConns, Beside: 1 + 2,
 	}.Checks()...)
-	list = append(list, doctor.Replicas(shared.Members, version), doctor.Leaders(shared.Leaders),
-		doctor.Jobs(store.New(store.Options{Write: work}).Jobs), doctor.Keys(work.DB, keks))
+	list = append(list, doctor.Replicas(shared.Members, a.Version), doctor.Leaders(shared.Leaders),
+		doctor.Jobs(store.New(store.Options{Write: work}).Jobs, shared.Members, a.JobPeriods()), doctor.Keys(work.DB, keks))
 	return list, func() {
 		_ = work.Close()
 		_ = direct.Close()

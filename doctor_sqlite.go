@@ -7,13 +7,14 @@ import (
 	"os"
 	"strings"
 
+	"github.com/tandemhq/tandem/app"
 	"github.com/tandemhq/tandem/app/doctor"
 	"github.com/tandemhq/tandem/app/store"
 	"github.com/tandemhq/tandem/coord/sqlite"
 )
 
 // checks are those of this build. A file that is not there is not made.
-func (c *Config) checks(version string, keks []string) ([]doctor.Check, func(), error) {
+func (c *Config) checks(a app.Config, keks []string) ([]doctor.Check, func(), error) {
 	list := []doctor.Check{doctor.Driver(false, "SQLite keeps everything in a file of one machine",
 		"for several machines use PostgreSQL and the build with -tags pg; several processes on this machine may share the file")}
 	if _, err := os.Stat(strings.TrimPrefix(c.DatabaseURL, "sqlite:")); err != nil {
@@ -25,6 +26,6 @@ func (c *Config) checks(version string, keks []string) ([]doctor.Check, func(), 
 	}
 	shared := sqlite.Diagnosis{DB: db.DB}
 	list = append(list, doctor.SQLite(db.Read.DB)...)
-	return append(list, doctor.Replicas(shared.Members, version), doctor.Leaders(shared.Leaders),
-		doctor.Jobs(store.New(store.Options{Write: db.Write, Read: db.Read}).Jobs), doctor.Keys(db.Read.DB, keks)), closeDB, nil
+	return append(list, doctor.Replicas(shared.Members, a.Version), doctor.Leaders(shared.Leaders),
+		doctor.Jobs(store.New(store.Options{Write: db.Write, Read: db.Read}).Jobs, shared.Members, a.JobPeriods()), doctor.Keys(db.Read.DB, keks)), closeDB, nil
 }

@@ -3,6 +3,7 @@ package app
 import (
 	"log/slog"
 	"slices"
+	"time"
 
 	"github.com/tandemhq/tandem/app/jobs"
 	"github.com/tandemhq/tandem/app/keys"
@@ -18,5 +19,21 @@ func NewJobs(
 	k := c.Keep
 	k.Sessions = c.Auth.Sessions
 	return jobs.New(backend.Elector(), st, jobs.Options{Node: c.Node, Off: c.JobsOff, Observer: m, Logger: log},
-		slices.Concat(jobs.Cleanup(backend, st, k), []jobs.Job{rotation(ks, st)}, jobs.Loops())...)
+		slices.Concat(turns(backend, st, k, ks), jobs.Loops())...)
+}
+
+// turns are the jobs of which replicas take turns.
+func turns(backend coord.Backend, st *store.Store, k jobs.Keep, ks *keys.Keys) []jobs.Job {
+	return append(jobs.Cleanup(backend, st, k), rotation(ks, st))
+}
+
+// JobPeriods are the times between the turns of those jobs that are done, by name.
+func (c Config) JobPeriods() map[string]time.Duration {
+	periods := make(map[string]time.Duration)
+	for _, j := range turns(nil, nil, jobs.Keep{}, nil) {
+		if !slices.Contains(c.JobsOff, j.Name) {
+			periods[j.Name] = j.Every
+		}
+	}
+	return periods
 }

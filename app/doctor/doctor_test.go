@@ -101,13 +101,33 @@ func TestSchema(t *testing.T) {
 }
 
 func TestJobs(t *testing.T) {
-	good := store.JobRecord{Name: "audit.reap", Turn: 7, Node: "a", Error: "of long ago"}
+	now := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
+	periods := map[string]time.Duration{"audit.reap": time.Hour, "runs.prune": time.Minute}
+	judge := func(records ...store.JobRecord) Finding {
+		return judgeJobs(records, []coord.MemberInfo{{Since: now}, {Since: now.Add(-48 * time.Hour)}}, periods)
+	}
+	dueFor := func(d time.Duration, r store.JobRecord) store.JobRecord {
+		r.NextAt, r.AsOf = store.Time{Time: now.Add(-d)}, store.Time{Time: now}
+		return r
+	}
+	good := store.JobRecord{Name: "audit.reap", Turn: 7, Node: "a", Error: "of long ago", EndedAt: store.Time{Time: now}}
 	bad := store.JobRecord{Name: "runs.prune", Turn: 7, Node: "b", Error: "no\nway", Failures: 2}
 	check(t, []judged{
-		{"none", judgeJobs(nil), OK, false, "none"},
-		{"good", judgeJobs([]store.JobRecord{good}), OK, false, "1, of which none fails"},
-		{"bad", judgeJobs([]store.JobRecord{good, bad}), Warning, false, "runs.prune has failed 2 times"},
-		{"why", judgeJobs([]store.JobRecord{bad}), Warning, false, "no way"},
+		{"good", judge(good), OK, false, "1, of which none fails"},
+		{"bad", judge(good, bad), Warning, false, "runs.prune has failed 2 times"},
+		{"why", judge(bad), Warning, false, "no way"},
+		{"due for three periods", judge(dueFor(3*time.Hour, good)), OK, false, ""},
+		{"due for longer", judge(dueFor(3*time.Hour+1, good)), Warning, false, "audit.reap, which is done every 1h0m0s, is due since 2026-03-04T02:06:06Z, and no replica does it\nlook at the logs"},
+		{"a turn that has not ended", judge(dueFor(4*time.Hour, with(good, func(r *store.JobRecord) { r.EndedAt = store.Time{} }))), Warning, false, "has not ended\nrestart a"},
+		{"a job of each minute", judge(dueFor(5*time.Minute, with(good, func(r *store.JobRecord) { r.Name = "runs.prune" }))), OK, false, ""},
+		{"a job of each minute for longer", judge(dueFor(5*time.Minute+1, with(good, func(r *store.JobRecord) { r.Name = "runs.prune" }))), Warning, false, "runs.prune"},
+		{"turned off, or of another version", judge(dueFor(24*time.Hour, with(good, func(r *store.JobRecord) { r.Name = "another" }))), OK, false, ""},
+		{"no replica runs", judgeJobs([]store.JobRecord{dueFor(24*time.Hour, good)}, nil, periods), OK, false, ""},
+		{
+			"replicas have just begun",
+			judgeJobs([]store.JobRecord{dueFor(24*time.Hour, good)}, []coord.MemberInfo{{Since: now.Add(-3 * time.Hour)}, {Since: now}}, periods),
+			OK, false, "",
+		},
 	})
 }
 

@@ -31,6 +31,9 @@ func migrate(url string) error {
 	return err
 }
 
+// periods are those of jobs.
+var periods = map[string]time.Duration{"waits": time.Minute, "late": 10 * time.Minute, "early": time.Hour}
+
 // deployment is a database and the ways there.
 type deployment struct {
 	work, listen string
@@ -47,7 +50,7 @@ func (d deployment) results(t *testing.T) map[string]doctor.Result {
 		Work: work.DB, Direct: direct.DB, Hear: shared.Hear, Members: shared.Members, Now: d.now, Conns: d.conns, Beside: 1,
 	}
 	all := doctor.Run(t.Context(), append(p.Checks(), doctor.Replicas(shared.Members, "v1"), doctor.Leaders(shared.Leaders),
-		doctor.Jobs(store.New(store.Options{Write: work}).Jobs), doctor.Keys(work.DB, []string{"kek_a"}))...)
+		doctor.Jobs(store.New(store.Options{Write: work}).Jobs, shared.Members, periods), doctor.Keys(work.DB, []string{"kek_a"}))...)
 	found := map[string]doctor.Result{}
 	for _, r := range all {
 		found[r.Check] = r
@@ -283,6 +286,15 @@ func TestReplicasOfTwoVersions(t *testing.T) {
 	want(t, d.results(t), map[string]string{"replicas": "ok two v1 since", "leaders": "ok one leads jobs in term 1", "connections": "ok 2 replicas"})
 	join("three", "v2")
 	want(t, d.results(t), map[string]string{"replicas": "warning 2 versions", "leaders": "ok", "connections": "ok 3 replicas"})
+	// The replicas are there for an hour, and of three jobs two are due for longer than they should.
+	exec(t, open(t, url), `UPDATE coord_members SET since = now() - interval '1 hour'`, `
+		INSERT INTO app_jobs (name, turn, node, started_at, ended_at, next_at)
+		SELECT name, 1, 'one', now() - interval '1 hour', ended, now() - interval '50 minutes'
+		FROM (VALUES ('early', now()), ('late', now()), ('waits', NULL)) AS jobs (name, ended)`)
+	want(t, d.results(t), map[string]string{"replicas": "warning", "jobs": "warning late, which is done every 10m0s, is due since"})
+	if r := d.results(t)["jobs"]; !strings.Contains(r.Advice, "restart one") || strings.Contains(r.Found, "early") {
+		t.Errorf("got %+v", r)
+	}
 }
 
 // TestServer looks at a server of its own, whose settings and sessions are others' too.
@@ -373,7 +385,7 @@ func TestFile(t *testing.T) {
 		shared := sqlite.Diagnosis{DB: db}
 		found := map[string]doctor.Result{}
 		for _, r := range doctor.Run(t.Context(), append(doctor.SQLite(db.Read.DB), doctor.Replicas(shared.Members, "v1"), doctor.Leaders(shared.Leaders),
-			doctor.Jobs(store.New(store.Options{Write: db.Write, Read: db.Read}).Jobs), doctor.Keys(db.Read.DB, nil))...) {
+			doctor.Jobs(store.New(store.Options{Write: db.Write, Read: db.Read}).Jobs, shared.Members, periods), doctor.Keys(db.Read.DB, nil))...) {
 			found[r.Check] = r
 		}
 		want(t, found, wants)
@@ -400,4 +412,11 @@ func TestFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	look(map[string]string{"indexes": "unsafe coord_runs_exclusive is missing"})
+	past := time.Now().Add(-time.Hour).UnixMicro()
+	if _, err := db.Write.ExecContext(t.Context(), `
+		UPDATE coord_members SET since = ?0;
+		INSERT INTO app_jobs (name, turn, node, started_at, next_at) VALUES ('waits', 1, 'n1', ?0, ?0)`, past); err != nil {
+		t.Fatal(err)
+	}
+	look(map[string]string{"indexes": "unsafe", "jobs": "warning its last turn, on n1 since"})
 }

@@ -47,18 +47,22 @@ const (
 		"or has an older setting, deletes nothing once another leads."
 )
 
-// Cleanup are the jobs that delete what is no longer needed.
+// Cleanup are the jobs that delete what is no longer needed. They can be listed without a
+// backend and a store.
 func Cleanup(backend coord.Backend, st *store.Store, k Keep) []Job {
 	k.complete()
 	return []Job{
-		{"tickets.reap", "Deletes tickets that have expired.", idempotent, time.Minute, ReplicaSafe(backend.Tickets().Reap)},
+		{
+			"tickets.reap", "Deletes tickets that have expired.", idempotent, time.Minute,
+			ReplicaSafe(func(ctx context.Context) (int, error) { return backend.Tickets().Reap(ctx) }),
+		},
 		{
 			"receipts.reap", "Deletes receipts that have expired.", idempotent, time.Minute,
-			ReplicaSafe(backend.Receipts().Reap),
+			ReplicaSafe(func(ctx context.Context) (int, error) { return backend.Receipts().Reap(ctx) }),
 		},
 		{
 			"limits.reap", "Deletes buckets of the limiter that owe nothing.", idempotent, time.Minute,
-			ReplicaSafe(backend.Limiter().Reap),
+			ReplicaSafe(func(ctx context.Context) (int, error) { return backend.Limiter().Reap(ctx) }),
 		},
 		{
 			"calls.reap", "Deletes calls of tools a day behind their deadlines.", idempotent, time.Minute,

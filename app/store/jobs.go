@@ -19,12 +19,15 @@ type JobRecord struct {
 	Error     string `json:"error,omitzero"`      // of the last one that failed
 	ErrorAt   Time   `json:"error_at,omitzero"`   // of it
 	NextAt    Time   `json:"next_at,omitzero"`    // when somebody may take the next turn
+
+	AsOf Time `json:"-"` // when the store was asked, by its clock
 }
 
 // Jobs lists what is known of background jobs, by name.
 func (s *Store) Jobs(ctx context.Context) ([]JobRecord, error) {
 	return query[JobRecord](ctx, s.read, `
-		SELECT name, turn, node, started_at, ended_at, done, ok_at, failures, error, error_at, next_at FROM app_jobs ORDER BY name`)
+		SELECT name, turn, node, started_at, ended_at, done, ok_at, failures, error, error_at, next_at, ? AS as_of
+		FROM app_jobs ORDER BY name`, s.clock(0))
 }
 
 // JobTurn is one run of a background job.
