@@ -88,9 +88,11 @@ func TestEventsAreReadOnAStandby(t *testing.T) {
 	}
 	for _, topic := range []string{"t", "none"} {
 		for what, read := range map[string]func() error{
-			"Read from the start":           func() error { return second(b.Broadcaster().Read(t.Context(), topic, coord.Start, 10)) },
-			"Read of what is not there yet": func() error { return second(b.Broadcaster().Read(t.Context(), topic, coord.Position{Seq: 2, Tag: 3}, 10)) },
-			"Heads":                         func() error { return second(b.Broadcaster().Heads(t.Context(), topic)) },
+			"Read from the start": func() error { return second(b.Broadcaster().Read(t.Context(), topic, coord.Start, 10)) },
+			"Read of what is not there yet": func() error {
+				return second(b.Broadcaster().Read(t.Context(), topic, coord.Position{Seq: 2, Tag: 3}, 10))
+			},
+			"Heads": func() error { return second(b.Broadcaster().Heads(t.Context(), topic)) },
 		} {
 			before := b.route.era.Load()
 			if err := read(); !errors.Is(err, coord.ErrUnavailable) || !before.isOver() {
