@@ -301,7 +301,7 @@ func (c Changes) revokeSecrets(ctx context.Context, key int64, revoked func(cont
 				return err
 			}
 		}
-		last, err := k.reseal(ctx, c.store, c.fenced, pass{seal: k.seal, stale: func(v int64) bool { return v == key }})
+		last, err := k.reseal(ctx, c.store, c.fenced, pass{seal: k.seal, stale: func(v int64) bool { return v != 0 && v == key }})
 		if err != nil {
 			return err
 		}

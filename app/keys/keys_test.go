@@ -503,3 +503,20 @@ func TestRevokingAKeyThatBecomesActive(t *testing.T) {
 		}
 	})
 }
+
+// A version that no key has changes nothing, and is not that of secrets which are not sealed.
+func TestRevokingNoKey(t *testing.T) {
+	onEach(t, func(t *testing.T, r rig) {
+		one := r.replica(t)
+		one.set(1, 1)
+		for _, key := range []int64{-1, 0, 2} {
+			err := one.change(func(ctx context.Context, c keys.Changes) error { return c.Revoke(ctx, keys.Secrets, key) })
+			if !errors.Is(err, coord.ErrConflict) {
+				t.Errorf("Revoke of key %d: %v", key, err)
+			}
+			if plain, all := one.plain(); plain != 1 || all != 1 {
+				t.Errorf("after Revoke of key %d, %d of %d secrets are stored as they are", key, plain, all)
+			}
+		}
+	})
+}
