@@ -520,3 +520,74 @@ func TestRevokingNoKey(t *testing.T) {
 		}
 	})
 }
+
+// before calls a function once, before a stored secret is opened.
+type before struct {
+	store.Sealer
+	call func()
+}
+
+func (b *before) Open(ctx context.Context, owner string, stored []byte) ([]byte, error) {
+	if call := b.call; call != nil {
+		b.call = nil
+		call()
+	}
+	return b.Sealer.Open(ctx, owner, stored)
+}
+
+// A key may go between the moments in which a secret is read and opened.
+func TestReadWhileItsKeyGoes(t *testing.T) {
+	onEach(t, func(t *testing.T, r rig) {
+		kek := newKEK(t)
+		one, reader := r.replica(t, kek), r.replica(t, kek)
+		one.set(1, 1)
+		one.set(1, 2)
+		hook := &before{Sealer: reader.keys}
+		o := r.rows
+		o.Backend, o.Secrets = reader.backend, hook
+		reader.store = store.New(o)
+		hook.call = func() {
+			if err := one.change(func(ctx context.Context, c keys.Changes) error { return c.Revoke(ctx, keys.Secrets, 1) }); err != nil {
+				t.Errorf("Revoke: %v", err)
+			}
+			if err := reader.keys.Secrets.Reload(t.Context()); err != nil {
+				t.Errorf("Reload: %v", err)
+			}
+		}
+		reader.has("sealed anew while it was read", 1, 2, 1)
+	})
+}
+
+// Who gives a webhook another secret because the one it has can't be opened can do so with an overlap.
+func TestALostSecretIsReplaced(t *testing.T) {
+	onEach(t, func(t *testing.T, r rig) {
+		one := r.replica(t, newKEK(t))
+		one.set(1, 1)
+		one.set(2, 1)
+		err := one.store.InTx(t.Context(), func(ctx context.Context, u store.Unit) error {
+			all, err := u.WebhookSecrets(ctx)
+			if err != nil {
+				return err
+			}
+			changed := bytes.Clone(all[0].Secret)
+			changed[len(changed)-1] ^= 1
+			_, err = u.ReplaceWebhookSecret(ctx, all[0], changed)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if secrets, _, err := one.store.Webhook(t.Context(), 1); !errors.Is(err, keyring.ErrForged) {
+			t.Errorf("the secrets of a webhook with one that was changed: %q, %v", secrets, err)
+		}
+		one.set(1, 2)
+		one.has("another one", 1, 2)
+
+		// Nor does it keep its key.
+		if err := one.change(func(ctx context.Context, c keys.Changes) error { return c.Revoke(ctx, keys.Secrets, 1) }); err != nil {
+			t.Errorf("Revoke: %v", err)
+		}
+		one.has("after the revocation", 1, 2)
+		one.has("after the revocation", 2, 1)
+	})
+}

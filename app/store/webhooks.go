@@ -1,13 +1,16 @@
 package store
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"strconv"
 	"time"
 
 	"github.com/uptrace/bun"
 
 	"github.com/tandemhq/tandem/coord"
+	"github.com/tandemhq/tandem/coord/keyring"
 )
 
 // Webhooks returns those of the tasks that have a secret for their webhook.
@@ -23,6 +26,7 @@ func (s *Store) Webhooks(ctx context.Context, tasks ...int64) ([]int64, error) {
 type Sealer interface {
 	// Seal seals what the transaction writes. It waits for nothing but the store.
 	Seal(ctx context.Context, tx coord.Tx, owner string, secret []byte) ([]byte, error)
+	// Open: [keyring.ErrForged] when it can't be opened, as its key is gone.
 	Open(ctx context.Context, owner string, stored []byte) ([]byte, error)
 }
 
@@ -37,23 +41,52 @@ type WebhookSecret struct {
 func (w WebhookSecret) Owner() string { return strconv.FormatInt(w.TaskID, 10) }
 
 // Webhook returns the secrets that sign for a task's webhook, the present one first, none when
-// it has no webhook, and the present by which a signature is judged.
+// it has no webhook, and the present by which a signature is judged. One before that can't be opened
+// is left out.
 func (s *Store) Webhook(ctx context.Context, task int64) (secrets [][]byte, now Time, err error) {
-	row, err := queryOne[struct {
-		Now               Time
-		Secret, OldSecret []byte
-	}](ctx, s.read, `
-		SELECT t.now, w.secret, CASE WHEN w.old_until > t.now THEN w.old_secret END AS old_secret
-		FROM (SELECT ? AS now) AS t LEFT JOIN app_webhooks AS w ON w.task_id = ?`, s.clock(0), task)
-	for _, secret := range [][]byte{row.Secret, row.OldSecret} {
-		if secret != nil && err == nil {
-			if s.secrets != nil {
-				secret, err = s.secrets.Open(ctx, WebhookSecret{TaskID: task}.Owner(), secret)
-			}
-			secrets = append(secrets, secret)
+	for before := (signing{}); ; {
+		row, err := queryOne[signing](ctx, s.read, `
+			SELECT t.now, w.secret, CASE WHEN w.old_until > t.now THEN w.old_secret END AS old_secret
+			FROM (SELECT ? AS now) AS t LEFT JOIN app_webhooks AS w ON w.task_id = ?`, s.clock(0), task)
+		if err != nil {
+			return nil, row.Now, err
 		}
+		secrets, err := s.openAll(ctx, task, row.Secret, row.OldSecret)
+		// What was read may be sealed anew by now, and its key be gone.
+		if !errors.Is(err, keyring.ErrForged) || before.same(row) {
+			if len(secrets) > 0 && errors.Is(err, keyring.ErrForged) {
+				err = nil
+			}
+			return secrets, row.Now, err
+		}
+		before = row
 	}
-	return secrets, row.Now, err
+}
+
+// signing are the secrets of a webhook that sign.
+type signing struct {
+	Now               Time
+	Secret, OldSecret []byte
+}
+
+func (s signing) same(o signing) bool {
+	return bytes.Equal(s.Secret, o.Secret) && bytes.Equal(s.OldSecret, o.OldSecret)
+}
+
+// openAll opens secrets up to the first that can't be.
+func (s *Store) openAll(ctx context.Context, task int64, stored ...[]byte) (secrets [][]byte, err error) {
+	for _, secret := range stored {
+		if secret == nil {
+			continue
+		}
+		if s.secrets != nil {
+			if secret, err = s.secrets.Open(ctx, WebhookSecret{TaskID: task}.Owner(), secret); err != nil {
+				return secrets, err
+			}
+		}
+		secrets = append(secrets, secret)
+	}
+	return secrets, nil
 }
 
 // WebhookSecrets returns all secrets of webhooks that may sign, as they are stored.
