@@ -84,7 +84,8 @@ type Tx interface {
 	ChangeRing(ctx context.Context, c RingChange) (Ring, error)
 	// HoldRing is [Keyring.Load], and lets nobody change the ring before the transaction has
 	// ended: what is written with it was sealed with a key that is active at that moment. Several
-	// may hold a ring at once.
+	// may hold a ring at once. Who waits to change it comes before who asks later to hold it: hold
+	// it before locking rows that others lock while they hold it.
 	HoldRing(ctx context.Context, known Ring) (Ring, error)
 	// Unwrap returns the driver's transaction: a bun.Tx (which embeds *sql.Tx) on
 	// the PostgreSQL and SQLite drivers, nil on memory.
