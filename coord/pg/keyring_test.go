@@ -34,7 +34,9 @@ func TestNobodyPassesWhoWaitsForARing(t *testing.T) {
 		if _, err := tx.HoldRing(ctx, coord.Ring{Name: "r"}); err != nil {
 			return err
 		}
-		go func() { changed <- change(t.Context(), coord.RingChange{Ring: "r", Revision: 1, Keys: key(2, coord.KeyNext)}) }()
+		go func() {
+			changed <- change(t.Context(), coord.RingChange{Ring: "r", Revision: 1, Keys: key(2, coord.KeyNext)})
+		}()
 		waitForLock(t, db)
 		go func() {
 			var r coord.Ring
