@@ -95,7 +95,7 @@ func withKeys(e *env, c *Config, act func(s *sharedKeys) error) error {
 // changeKeys calls act when nobody else changes keys by a command.
 func changeKeys(e *env, c *Config, act func(keys.Changes) error) error {
 	return withKeys(e, c, func(s *sharedKeys) error {
-		ctx, cancel := context.WithTimeout(e.ctx, time.Minute)
+		ctx, cancel := context.WithTimeout(e.ctx, 10*time.Minute) // all secrets may have to be sealed anew
 		defer cancel()
 		return s.Keys.Change(ctx, s.Store, "command line", act)
 	})

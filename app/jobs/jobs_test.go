@@ -15,6 +15,7 @@ import (
 	"github.com/tandemhq/tandem/app/jobs"
 	"github.com/tandemhq/tandem/app/store"
 	"github.com/tandemhq/tandem/coord"
+	"github.com/tandemhq/tandem/internal/apptest"
 )
 
 func nothing(context.Context) (int, error) { return 0, nil }
@@ -130,7 +131,7 @@ func (o *observer) of(what string) int {
 // of others and of replicas.
 func TestReplicasTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		db := memoryDatabase(t, time.Now)
+		db := apptest.Memory(t, time.Now)
 		var book book
 		seen := &observer{ended: make(map[string]int)}
 		type replica struct {
@@ -139,7 +140,7 @@ func TestReplicasTakeTurns(t *testing.T) {
 			stop     func()
 		}
 		start := func(node string) replica {
-			backend, st := db.open(t)
+			backend, st := db.Store(t)
 			done := func(job string) { book.add(job, node) }
 			r, err := jobs.New(backend.Elector(), st, jobs.Options{Node: node, Observer: seen, Off: []string{"off"}, Logger: slog.New(slog.DiscardHandler)},
 				good("safe", jobs.ReplicaSafe(func(context.Context) (int, error) { done("safe"); return 0, nil })),
@@ -257,10 +258,10 @@ func TestReplicasTakeTurns(t *testing.T) {
 // A replica leads only when it has something to lead for, and then for as long as it can.
 func TestWhoLeads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		db := memoryDatabase(t, time.Now)
+		db := apptest.Memory(t, time.Now)
 		var elector coord.Elector
 		start := func(node string, off ...string) {
-			backend, st := db.open(t)
+			backend, st := db.Store(t)
 			elector = backend.Elector()
 			r, err := jobs.New(elector, st, jobs.Options{Node: node, Off: off},
 				good("lead", jobs.LeaderOnly(func(context.Context, jobs.Fenced) (int, error) { return 0, nil })))
@@ -290,11 +291,11 @@ func TestWhoLeads(t *testing.T) {
 
 // What a leader writes that stood still has no effect when another leads.
 func TestFrozenLeader(t *testing.T) {
-	onEach(t, func(t *testing.T, db database) {
+	apptest.OnEachStopped(t, func(t *testing.T, db *apptest.Database) {
 		began, goOn := make(chan struct{}), make(chan struct{})
 		failed, wrote := make(chan error, 1), make(chan struct{}, 1)
 		start := func(node string, work jobs.LeaderOnly) *store.Store {
-			backend, st := db.open(t)
+			backend, st := db.Store(t)
 			j := good("lead", work)
 			j.Every = time.Millisecond
 			r, err := jobs.New(backend.Elector(), st, jobs.Options{Node: node}, j)
@@ -323,7 +324,7 @@ func TestFrozenLeader(t *testing.T) {
 			return 0, err
 		})
 		<-began
-		db.advance(t, 2*time.Minute) // as if it had stood still for that long
+		advance(t, db, 2*time.Minute) // as if it had stood still for that long
 		st := start("new", func(ctx context.Context, fenced jobs.Fenced) (int, error) {
 			err := writes(ctx, fenced, "new")
 			select {

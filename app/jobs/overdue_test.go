@@ -17,6 +17,7 @@ import (
 	"github.com/tandemhq/tandem/app/jobs"
 	"github.com/tandemhq/tandem/app/store"
 	"github.com/tandemhq/tandem/coord"
+	"github.com/tandemhq/tandem/internal/apptest"
 )
 
 // lines is a log that is written to by many.
@@ -72,14 +73,14 @@ type replica struct {
 }
 
 // start starts a replica that is stopped at the end of the test, too.
-func start(t *testing.T, db database, o jobs.Options, list ...jobs.Job) *replica {
+func start(t *testing.T, db *apptest.Database, o jobs.Options, list ...jobs.Job) *replica {
 	t.Helper()
 	return startWith(t, db, func(*jobs.Registry) {}, o, list...)
 }
 
-func startWith(t *testing.T, db database, change func(*jobs.Registry), o jobs.Options, list ...jobs.Job) *replica {
+func startWith(t *testing.T, db *apptest.Database, change func(*jobs.Registry), o jobs.Options, list ...jobs.Job) *replica {
 	t.Helper()
-	backend, st := db.open(t)
+	backend, st := db.Store(t)
 	r, err := jobs.New(backend.Elector(), st, o, list...)
 	if err != nil {
 		t.Fatal(err)
@@ -123,7 +124,7 @@ func leads(t *testing.T, e coord.Elector) string {
 // A leader whose turn does not end says so and lets another lead, which does all of its jobs.
 func TestAnotherLeadsWhenATurnDoesNotEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		db := memoryDatabase(t, time.Now)
+		db := apptest.Memory(t, time.Now)
 		var book book
 		seen := &observer{ended: make(map[string]int)}
 		log := &lines{}
@@ -204,7 +205,7 @@ func TestAnotherLeadsWhenATurnDoesNotEnd(t *testing.T) {
 // With one replica the other jobs go on, and the one that hangs has no second turn meanwhile.
 func TestOneReplicaGoesOnBesideATurnThatDoesNotEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		db := memoryDatabase(t, time.Now)
+		db := apptest.Memory(t, time.Now)
 		var book book
 		s := newStuck(&book, "one", true)
 		one := start(t, db, jobs.Options{Node: "one"},
@@ -246,7 +247,7 @@ func TestOneReplicaGoesOnBesideATurnThatDoesNotEnd(t *testing.T) {
 // When the turn has returned the job is done again, and the one replica leads on.
 func TestAJobIsDoneAgainWhenItsTurnHasReturned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		db := memoryDatabase(t, time.Now)
+		db := apptest.Memory(t, time.Now)
 		var book book
 		s := newStuck(&book, "one", true)
 		one := start(t, db, jobs.Options{Node: "one"},
@@ -278,7 +279,7 @@ func TestAJobIsDoneAgainWhenItsTurnHasReturned(t *testing.T) {
 // Who leads with a turn that hangs makes way for others time and again.
 func TestALeaderWithATurnThatDoesNotEndMakesWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		db := memoryDatabase(t, time.Now)
+		db := apptest.Memory(t, time.Now)
 		var book book
 		run := func(node string, hang bool) *stuck {
 			s := newStuck(&book, node, hang)
@@ -304,7 +305,7 @@ func TestALeaderWithATurnThatDoesNotEndMakesWay(t *testing.T) {
 // A replica-safe job that does not end is seen as well; the others do it.
 func TestAReplicaSafeTurnThatDoesNotEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		db := memoryDatabase(t, time.Now)
+		db := apptest.Memory(t, time.Now)
 		var book book
 		seen := &observer{ended: make(map[string]int)}
 		run := func(node string, hang bool) (*replica, *stuck) {
@@ -342,7 +343,7 @@ func TestAReplicaSafeTurnThatDoesNotEnd(t *testing.T) {
 // A turn that was overdue and then fails is one failure.
 func TestAnOverdueTurnThatFailsIsOneFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		db := memoryDatabase(t, time.Now)
+		db := apptest.Memory(t, time.Now)
 		goOn := make(chan struct{})
 		j := good("stuck", jobs.ReplicaSafe(func(context.Context) (int, error) { <-goOn; return 0, errors.New("late") }))
 		j.Every = time.Hour
@@ -368,7 +369,7 @@ func TestAnOverdueTurnThatFailsIsOneFailure(t *testing.T) {
 func TestStuckLeader(t *testing.T) {
 	for _, inside := range []bool{false, true} {
 		t.Run(fmt.Sprint("inside a transaction ", inside), func(t *testing.T) {
-			onEach(t, func(t *testing.T, db database) {
+			apptest.OnEachStopped(t, func(t *testing.T, db *apptest.Database) {
 				if inside && strings.HasSuffix(t.Name(), "/memory") {
 					return // whose transactions hold all up
 				}
@@ -402,7 +403,7 @@ func TestStuckLeader(t *testing.T) {
 				for leads(t, old.elector) != "" { // by the store's clock, which stands still, its lease would not end
 					time.Sleep(10 * time.Millisecond)
 				}
-				db.advance(t, 2*time.Minute) // the turn is due
+				advance(t, db, 2*time.Minute) // the turn is due
 				fresh := start("new", func(ctx context.Context, fenced jobs.Fenced) (int, error) {
 					err := fenced(ctx, func(ctx context.Context, u store.Unit) error { return write(ctx, u, "new") })
 					select {

@@ -27,6 +27,7 @@ type replica struct {
 	t       *testing.T
 	backend coord.Backend
 	keys    *keys.Keys
+	rows    store.Options
 	store   *store.Store
 }
 
@@ -54,7 +55,7 @@ func replicaWith(t *testing.T, d *apptest.Database, of func(coord.Backend) coord
 	}
 	t.Cleanup(k.Close)
 	o.Backend, o.Secrets = b, k
-	return &replica{t, b, k, store.New(o)}
+	return &replica{t, b, k, o, store.New(o)}
 }
 
 // fenced runs fn as who leads the jobs.
@@ -506,8 +507,8 @@ func TestRevokingAKeyThatBecomesActive(t *testing.T) {
 
 // A version that no key has changes nothing, and is not that of secrets which are not sealed.
 func TestRevokingNoKey(t *testing.T) {
-	onEach(t, func(t *testing.T, r rig) {
-		one := r.replica(t)
+	apptest.OnEach(t, func(t *testing.T, d *apptest.Database) {
+		one := newReplica(t, d)
 		one.set(1, 1)
 		for _, key := range []int64{-1, 0, 2} {
 			err := one.change(func(ctx context.Context, c keys.Changes) error { return c.Revoke(ctx, keys.Secrets, key) })
@@ -537,14 +538,14 @@ func (b *before) Open(ctx context.Context, owner string, stored []byte) ([]byte,
 
 // A key may go between the moments in which a secret is read and opened.
 func TestReadWhileItsKeyGoes(t *testing.T) {
-	onEach(t, func(t *testing.T, r rig) {
+	apptest.OnEach(t, func(t *testing.T, d *apptest.Database) {
 		kek := newKEK(t)
-		one, reader := r.replica(t, kek), r.replica(t, kek)
+		one, reader := newReplica(t, d, kek), newReplica(t, d, kek)
 		one.set(1, 1)
 		one.set(1, 2)
 		hook := &before{Sealer: reader.keys}
-		o := r.rows
-		o.Backend, o.Secrets = reader.backend, hook
+		o := reader.rows
+		o.Secrets = hook
 		reader.store = store.New(o)
 		hook.call = func() {
 			if err := one.change(func(ctx context.Context, c keys.Changes) error { return c.Revoke(ctx, keys.Secrets, 1) }); err != nil {
@@ -560,8 +561,8 @@ func TestReadWhileItsKeyGoes(t *testing.T) {
 
 // Who gives a webhook another secret because the one it has can't be opened can do so with an overlap.
 func TestALostSecretIsReplaced(t *testing.T) {
-	onEach(t, func(t *testing.T, r rig) {
-		one := r.replica(t, newKEK(t))
+	apptest.OnEach(t, func(t *testing.T, d *apptest.Database) {
+		one := newReplica(t, d, newKEK(t))
 		one.set(1, 1)
 		one.set(2, 1)
 		err := one.store.InTx(t.Context(), func(ctx context.Context, u store.Unit) error {
@@ -589,5 +590,46 @@ func TestALostSecretIsReplaced(t *testing.T) {
 		}
 		one.has("after the revocation", 1, 2)
 		one.has("after the revocation", 2, 1)
+	})
+}
+
+// A key that has been retiring for long enough is kept while a secret is sealed with it, as one is that
+// moved while all were sealed anew.
+func TestAKeyInUseIsKept(t *testing.T) {
+	apptest.OnEachStopped(t, func(t *testing.T, d *apptest.Database) {
+		kek := newKEK(t)
+		one, other := newReplica(t, d, kek), newReplica(t, d, kek)
+		one.set(1, 1)
+		one.replace()
+		d.Advance(t, 32*24*time.Hour)
+		state := func() coord.KeyState {
+			t.Helper()
+			if err := one.keys.Secrets.Reload(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			return one.keys.Secrets.Stored().Keys[0].State
+		}
+		moved := false
+		_, err := one.keys.RotateDue(t.Context(), one.store, func(ctx context.Context, fn func(context.Context, store.Unit) error) error {
+			if !moved { // now that they are listed
+				moved = true
+				other.set(1, 2)
+			}
+			return one.fenced(ctx, fn)
+		})
+		if err != nil {
+			t.Fatalf("RotateDue: %v", err)
+		}
+		if got := state(); !moved || got != coord.KeyRetiring {
+			t.Errorf("the key of a secret that moved is %s", got)
+		}
+		other.has("moved", 1, 2, 1)
+		if _, err := one.keys.RotateDue(t.Context(), one.store, one.fenced); err != nil {
+			t.Fatalf("RotateDue: %v", err)
+		}
+		if got := state(); got != coord.KeyRetired {
+			t.Errorf("the key of which nothing is left is %s", got)
+		}
+		other.has("sealed anew", 1, 2, 1)
 	})
 }

@@ -36,6 +36,10 @@ func changeRing(ctx context.Context, tx bun.Tx, c coord.RingChange) (coord.Ring,
 			return coord.Ring{}, err
 		}
 	}
+	// Who changes it by the version before has this lock alone.
+	if _, err := tx.NewRaw(`SELECT FROM coord_rings WHERE name = ? FOR UPDATE`, c.Ring).Exec(ctx); err != nil {
+		return coord.Ring{}, err
+	}
 	return row.ChangeRing(ctx, tx, clock, c)
 }
 

@@ -25,6 +25,7 @@ import (
 
 // Database is one that several replicas share, with all tables.
 type Database struct {
+	Driver  string // memory, sqlite or pg
 	open    func(t *testing.T, o coord.Options) (coord.Backend, store.Options)
 	advance func(t *testing.T, by time.Duration)
 }
@@ -118,7 +119,7 @@ func Memory(t *testing.T, now func() time.Time) *Database {
 	rows := Rows(t)
 	var once sync.Once
 	var shared *memory.Store
-	return &Database{open: func(_ *testing.T, o coord.Options) (coord.Backend, store.Options) {
+	return &Database{Driver: "memory", open: func(_ *testing.T, o coord.Options) (coord.Backend, store.Options) {
 		once.Do(func() { shared = memory.NewStore(memory.Options{Now: now, Options: o}) })
 		return shared.Open(), store.Options{Write: rows, Now: now}
 	}}
@@ -128,7 +129,7 @@ func Memory(t *testing.T, now func() time.Time) *Database {
 func SQLite(t *testing.T, now func() time.Time) *Database {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "test.db")
-	return &Database{open: func(t *testing.T, o coord.Options) (coord.Backend, store.Options) {
+	return &Database{Driver: "sqlite", open: func(t *testing.T, o coord.Options) (coord.Backend, store.Options) {
 		t.Helper()
 		db, err := sqlite.OpenDB(path)
 		if err != nil {
@@ -180,7 +181,7 @@ func stoppedPostgreSQL(t *testing.T) *Database {
 }
 
 func postgreSQL(url string) *Database {
-	return &Database{open: func(t *testing.T, o coord.Options) (coord.Backend, store.Options) {
+	return &Database{Driver: "pg", open: func(t *testing.T, o coord.Options) (coord.Backend, store.Options) {
 		t.Helper()
 		db, err := pg.OpenDB(url, 16)
 		if err != nil {
