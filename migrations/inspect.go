@@ -36,8 +36,8 @@ func known(from fs.FS, d Dialect, sets []Set) ([]Migration, error) {
 }
 
 // Applied lists the migrations that a database says were applied, those too that only
-// another version of the program knows, which have no name. Unlike [Status] it writes
-// nothing, and an empty database has none.
+// another version of the program knows, which have no name. It writes nothing, and an
+// empty database has none.
 func Applied(ctx context.Context, db *sql.DB, d Dialect, sets ...Set) ([]Migration, error) {
 	here, err := Known(d, sets...)
 	if err != nil {
@@ -45,15 +45,13 @@ func Applied(ctx context.Context, db *sql.DB, d Dialect, sets ...Set) ([]Migrati
 	}
 	var all []Migration
 	for _, set := range sets {
-		versions, err := appliedVersions(ctx, db, d, set)
+		there, err := applied(ctx, db, d, set)
 		if err != nil {
 			return nil, fmt.Errorf("migrations: %s: %w", set, err)
 		}
-		for _, version := range versions {
-			m := Migration{Set: set, Version: version}
-			i := slices.IndexFunc(here, func(k Migration) bool { return k.Set == set && k.Version == version })
-			if i >= 0 {
-				m = here[i]
+		for _, m := range there {
+			if i := slices.IndexFunc(here, func(k Migration) bool { return k.Set == set && k.Version == m.Version }); i >= 0 {
+				m.Name = here[i].Name
 			}
 			all = append(all, m)
 		}
@@ -61,7 +59,8 @@ func Applied(ctx context.Context, db *sql.DB, d Dialect, sets ...Set) ([]Migrati
 	return all, nil
 }
 
-func appliedVersions(ctx context.Context, db *sql.DB, d Dialect, set Set) (versions []int64, err error) {
+// applied lists the migrations of a set that were applied, without names.
+func applied(ctx context.Context, db *sql.DB, d Dialect, set Set) (list []Migration, err error) {
 	// Without arguments, which not every pooler lets pass.
 	there := `SELECT count(*) FROM sqlite_master WHERE name = '` + tableName(set) + `'`
 	if d == PostgreSQL {
@@ -72,19 +71,19 @@ func appliedVersions(ctx context.Context, db *sql.DB, d Dialect, set Set) (versi
 		return nil, err
 	}
 	rows, err := db.QueryContext(ctx,
-		`SELECT version_id FROM `+tableName(set)+` WHERE is_applied AND version_id > 0 ORDER BY version_id`)
+		`SELECT version_id, tstamp FROM `+tableName(set)+` WHERE is_applied AND version_id > 0 ORDER BY version_id`)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
 	for rows.Next() {
-		var version int64
-		if err := rows.Scan(&version); err != nil {
+		m := Migration{Set: set}
+		if err := rows.Scan(&m.Version, &m.Applied); err != nil {
 			return nil, err
 		}
-		versions = append(versions, version)
+		list = append(list, m)
 	}
-	return versions, rows.Err()
+	return list, rows.Err()
 }
 
 // Schema is what migrations leave in a database, beside constraints.

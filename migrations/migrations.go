@@ -158,20 +158,21 @@ func prepare(ctx context.Context, db *sql.DB, p *goose.Provider, set Set) (versi
 	return version, err
 }
 
-// Status lists all migrations of the sets and when they were applied.
+// Status lists all migrations of the sets and when they were applied. It writes nothing.
 func Status(ctx context.Context, db *sql.DB, d Dialect, sets ...Set) ([]Migration, error) {
-	var all []Migration
-	for _, set := range sets {
-		p, err := provider(db, d, files, set)
-		if err != nil {
-			return nil, fmt.Errorf("migrations: %w", err)
-		}
-		status, err := p.Status(ctx)
-		if err != nil {
-			return nil, fmt.Errorf("migrations: %s: %w", set, err)
-		}
-		for _, s := range status {
-			all = append(all, Migration{Set: set, Version: s.Source.Version, Name: path.Base(s.Source.Path), Applied: s.AppliedAt})
+	all, err := Known(d, sets...)
+	if err != nil {
+		return nil, err
+	}
+	applied, err := Applied(ctx, db, d, sets...)
+	if err != nil {
+		return nil, err
+	}
+	for i, k := range all {
+		for _, a := range applied {
+			if a.Set == k.Set && a.Version == k.Version {
+				all[i].Applied = a.Applied
+			}
 		}
 	}
 	return all, nil

@@ -41,12 +41,8 @@ func lookAtPrivileges(ctx context.Context, work, direct *sql.DB) (p privileges, 
 	if err != nil {
 		return p, err
 	}
-	known, err := migrations.Known(migrations.PostgreSQL, sets...)
-	if err != nil {
-		return p, err
-	}
-	applied, err := migrations.Applied(ctx, direct, migrations.PostgreSQL, sets...)
-	p.pending = slices.ContainsFunc(known, func(k migrations.Migration) bool { return !slices.Contains(applied, k) })
+	all, err := migrations.Status(ctx, direct, migrations.PostgreSQL, sets...)
+	p.pending = slices.ContainsFunc(all, func(m migrations.Migration) bool { return m.Applied.IsZero() })
 	return p, err
 }
 
