@@ -32,6 +32,14 @@ func listJobs(tb testing.TB, database string) (list []jobs.Status) {
 	return list
 }
 
+// migrate runs tandem migrate.
+func migrate(tb testing.TB, database string) {
+	tb.Helper()
+	if code, _, stderr := inProcess(tb, "migrate", "--database-url", database); code != 0 {
+		tb.Fatalf("migrate: code %d: %s", code, stderr)
+	}
+}
+
 // TestJobsAreDocumented holds the table of docs/jobs.md to the registry, in both directions.
 func TestJobsAreDocumented(t *testing.T) {
 	t.Parallel()
@@ -46,7 +54,9 @@ func TestJobsAreDocumented(t *testing.T) {
 			has = append(has, row)
 		}
 	}
-	for _, s := range listJobs(t, newDatabase(t)) {
+	database := newDatabase(t)
+	migrate(t, database)
+	for _, s := range listJobs(t, database) {
 		row := jobRow(s)
 		want = append(want, "| `"+s.Name+"` | "+strings.Join([]string{string(s.Class), row[2], s.About, s.Why}, " | ")+" |")
 	}
@@ -64,6 +74,7 @@ func TestJobsCommand(t *testing.T) {
 		return
 	}
 	database := newDatabase(t)
+	migrate(t, database)
 	known := func(s jobs.Status) bool { return s.OkAt.IsZero() == false }
 	if list := listJobs(t, database); len(list) == 0 || slices.ContainsFunc(list, known) {
 		t.Fatalf("at first: got %+v", list)

@@ -3,29 +3,22 @@
 package main
 
 import (
-	"context"
-	"os"
-	"strings"
-
 	"github.com/tandemhq/tandem/app"
 	"github.com/tandemhq/tandem/app/doctor"
 	"github.com/tandemhq/tandem/app/store"
 	"github.com/tandemhq/tandem/coord/sqlite"
 )
 
-// checks are those of this build. A file that is not there is not made.
+// checks are those of this build. The file is only read.
 func (c *Config) checks(a app.Config, keks []string) ([]doctor.Check, func(), error) {
 	list := []doctor.Check{doctor.Driver(false, "SQLite keeps everything in a file of one machine",
 		"for several machines use PostgreSQL and the build with -tags pg; several processes on this machine may share the file")}
-	if _, err := os.Stat(strings.TrimPrefix(c.DatabaseURL, "sqlite:")); err != nil {
-		return append(list, doctor.Missing(err)), func() {}, nil
-	}
-	db, closeDB, err := openDatabase(context.Background(), c)
+	db, err := sqlite.OpenReadOnly(c.path())
 	if err != nil {
-		return nil, nil, err
+		return append(list, doctor.Unopened(err)), func() {}, nil
 	}
-	shared := sqlite.Diagnosis{DB: db.DB}
-	list = append(list, doctor.SQLite(db.Read.DB)...)
+	shared := sqlite.Diagnosis{DB: db}
+	list = append(list, doctor.SQLite{DB: db.Read.DB, Journal: shared.Journal, Writable: shared.Writable}.Checks()...)
 	return append(list, doctor.Replicas(shared.Members, a.Version), doctor.Leaders(shared.Leaders),
-		doctor.Jobs(store.New(store.Options{Write: db.Write, Read: db.Read}).Jobs, shared.Members, a.JobPeriods()), doctor.Keys(db.Read.DB, keks)), closeDB, nil
+		doctor.Jobs(store.New(store.Options{Write: db.Read}).Jobs, shared.Members, a.JobPeriods()), doctor.Keys(db.Read.DB, keks)), func() { _ = db.Close() }, nil
 }

@@ -244,8 +244,9 @@ func TestPostgres(t *testing.T) {
 		{"never vacuumed", judgeVacuum(vacuum{tables: []rowsOf{{"a", 20_000, 15_000, false}}}), Warning, false, "VACUUM ANALYZE a"},
 		{"dead rows", judgeVacuum(vacuum{tables: []rowsOf{{"a", 10_000, 15_000, true}}}), Warning, false, "holds it back"},
 
-		{"a file", judgeFile("3.50", "wal"), OK, false, "3.50"},
-		{"a file with a journal", judgeFile("3.50", "delete"), Problem, false, "delete"},
+		{"a file", judgeFile("3.50", "wal", nil), OK, false, "3.50"},
+		{"a file with a journal", judgeFile("3.50", "delete", nil), Warning, false, "delete"},
+		{"a file of somebody else", judgeFile("3.50", "wal", errors.New("write to it")), Problem, true, "can't write to it"},
 	})
 }
 

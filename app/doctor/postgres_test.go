@@ -384,7 +384,8 @@ func TestFile(t *testing.T) {
 		t.Helper()
 		shared := sqlite.Diagnosis{DB: db}
 		found := map[string]doctor.Result{}
-		for _, r := range doctor.Run(t.Context(), append(doctor.SQLite(db.Read.DB), doctor.Replicas(shared.Members, "v1"), doctor.Leaders(shared.Leaders),
+		for _, r := range doctor.Run(t.Context(), append(doctor.SQLite{DB: db.Read.DB, Journal: shared.Journal, Writable: shared.Writable}.Checks(),
+			doctor.Replicas(shared.Members, "v1"), doctor.Leaders(shared.Leaders),
 			doctor.Jobs(store.New(store.Options{Write: db.Write, Read: db.Read}).Jobs, shared.Members, periods), doctor.Keys(db.Read.DB, nil))...) {
 			found[r.Check] = r
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/uptrace/bun"
 
 	"github.com/tandemhq/tandem/coord"
+	"github.com/tandemhq/tandem/coord/internal/row"
 )
 
 // Diagnosis looks at what backends share, without being one: it starts nothing, and stores
@@ -17,6 +18,12 @@ import (
 type Diagnosis struct {
 	DB        *bun.DB // as the work goes, see OpenDB
 	ListenURL string  // as a backend listens
+}
+
+// Ring is [coord.Keyring].Load of a ring of which nothing is known.
+func (d Diagnosis) Ring(ctx context.Context, name string) (coord.Ring, error) {
+	r, err := row.LoadRing(ctx, d.DB, clock, coord.Ring{Name: name})
+	return r, storeError(ctx, err)
 }
 
 // OtherConns is how many connections a backend takes at most, beside those of the work pool

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"io"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -25,6 +26,8 @@ const (
 	// that writes without a break always wins. So it gives up early, and is asked
 	// again.
 	busyTimeout = 50 // milliseconds
+	// Who only looks is asked once, and asks nobody to wait.
+	lookTimeout = 2000 // milliseconds
 	busyPause   = 2 * time.Millisecond
 	readConns   = 8
 	// To this the write-ahead log is cut back after somebody who read for long has
@@ -43,6 +46,7 @@ type DB struct {
 
 	path string
 	file os.FileInfo // what was at path when OpenDB opened it
+	idle bool        // OpenReadOnly found a write-ahead log that nobody uses
 }
 
 // OpenDB opens the file at path, which is created, for its owner alone, if it is
@@ -66,16 +70,62 @@ func OpenDB(path string) (*DB, error) {
 		return nil, fmt.Errorf("%s can't be opened: %w", path, err)
 	}
 	db := &DB{path: full}
-	if db.Write, err = openPool(full, 1, url.Values{"_txlock": {"immediate"}}); err != nil {
+	if db.Write, err = openPool(dataSource(full, url.Values{"_txlock": {"immediate"}}), 1); err != nil {
 		return nil, fmt.Errorf("%s can't be opened: %w", path, err)
 	}
-	if db.Read, err = openPool(full, readConns, url.Values{"_query_only": {"on"}}); err != nil {
+	if db.Read, err = openPool(dataSource(full, url.Values{"_query_only": {"on"}}), readConns); err != nil {
 		return nil, fmt.Errorf("%s can't be opened: %w", path, errors.Join(err, db.Write.Close()))
 	}
 	if db.file, err = os.Stat(full); err != nil {
 		return nil, fmt.Errorf("%s can't be opened: %w", path, errors.Join(err, db.Close()))
 	}
 	return db, nil
+}
+
+// OpenReadOnly opens the file at path for reading alone: its Write is nil. It makes no file and changes
+// none, and puts none beside it, unless a process that was killed has left its write-ahead log there.
+// The error is [fs.ErrNotExist] when there is no file. It is for a brief look: of a process that begins
+// to write only now, the look may miss something. This process must not have the file open otherwise,
+// whose locks would be lost.
+func OpenReadOnly(path string) (*DB, error) {
+	full, err := filepath.Abs(path)
+	if err == nil {
+		full, err = filepath.EvalSymlinks(full) // beside the file itself is its log
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s can't be opened: %w", path, err)
+	}
+	db := &DB{path: full}
+	settings := url.Values{"mode": {"ro"}, "_pragma": {
+		"busy_timeout(" + strconv.Itoa(lookTimeout) + ")",
+		"temp_store(memory)",
+	}}
+	if db.idle = logged(full) && !exists(full+"-wal"); db.idle {
+		// To read it as it is SQLite would put an empty log beside it, which it could not take away
+		// again. Who has such a file open has a log, so that nobody does.
+		settings.Set("immutable", "1")
+	}
+	if db.Read, err = openPool(source(full, settings), readConns); err != nil {
+		return nil, fmt.Errorf("%s can't be opened: %w", path, err)
+	}
+	return db, nil
+}
+
+// logged reports whether the file says of itself that it has a write-ahead log.
+func logged(path string) bool {
+	file, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer file.Close()
+	head := make([]byte, 20) // the last two are the versions of the format for writers and for readers
+	_, err = io.ReadFull(file, head)
+	return err == nil && head[18] == 2 && head[19] == 2
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 // create makes the file, if it is missing, readable by its owner alone, and so
@@ -106,11 +156,14 @@ func (db *DB) inPlace() error {
 
 // Close closes both pools.
 func (db *DB) Close() error {
+	if db.Write == nil {
+		return db.Read.Close()
+	}
 	return errors.Join(db.Read.Close(), db.Write.Close()) // the last may have to write
 }
 
-func openPool(path string, conns int, settings url.Values) (*bun.DB, error) {
-	c, err := engine.NewConnector(dataSource(path, settings))
+func openPool(source string, conns int) (*bun.DB, error) {
+	c, err := engine.NewConnector(source)
 	if err != nil {
 		return nil, err
 	}
@@ -125,8 +178,7 @@ func openPool(path string, conns int, settings url.Values) (*bun.DB, error) {
 	return bun.NewDB(db, sqlitedialect.New()), nil
 }
 
-// dataSource names a file, and what each connection to it sets, as a URI: the
-// only form in which a file name may hold any character.
+// dataSource names a file, and what each connection to it sets.
 func dataSource(path string, settings url.Values) string {
 	settings["_pragma"] = []string{
 		"busy_timeout(" + strconv.Itoa(busyTimeout) + ")",
@@ -136,6 +188,11 @@ func dataSource(path string, settings url.Values) string {
 		"synchronous(full)",
 		"temp_store(memory)",
 	}
+	return source(path, settings)
+}
+
+// source names a file and settings as a URI: the only form in which a file name may hold any character.
+func source(path string, settings url.Values) string {
 	path = filepath.ToSlash(path)
 	if !strings.HasPrefix(path, "/") { // a drive of Windows
 		path = "/" + path

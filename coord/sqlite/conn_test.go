@@ -3,6 +3,7 @@ package sqlite_test
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -412,5 +413,117 @@ func TestNewFile(t *testing.T) {
 	info, err := os.Stat(path)
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the new file: %v, %v", info, err)
+	}
+}
+
+// TestOpenReadOnly looks at files as they are left: in WAL mode, in another, and by a process that was
+// killed, whose log has what the file lacks.
+func TestOpenReadOnly(t *testing.T) {
+	count := func(path string) (n int, version, mode string) {
+		t.Helper()
+		db, err := sqlite.OpenReadOnly(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer db.Close()
+		if err := db.Read.QueryRowContext(t.Context(), `SELECT count(*) FROM t`).Scan(&n); err != nil {
+			t.Errorf("%s: %v", path, err)
+		}
+		if _, err := db.Read.ExecContext(t.Context(), `INSERT INTO t VALUES (2)`); err == nil {
+			t.Errorf("%s was written to", path)
+		}
+		d := sqlite.Diagnosis{DB: db}
+		if err := d.Writable(); err != nil {
+			t.Errorf("%s: %v", path, err)
+		}
+		if version, mode, err = d.Journal(t.Context()); err != nil || version == "" {
+			t.Errorf("%s: version %q, %v", path, version, err)
+		}
+		return n, version, mode
+	}
+	read := func(path string) (text string, at time.Time) {
+		t.Helper()
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(data), info.ModTime()
+	}
+
+	dir := filepath.Join(t.TempDir(), "50% of #1")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "a b.db")
+	if _, err := sqlite.OpenReadOnly(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a file that is not there: %v", err)
+	}
+	for _, mode := range []string{"wal", "delete"} {
+		db, err := sqlite.OpenDB(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, text := range []string{`DROP TABLE IF EXISTS t`, `CREATE TABLE t (x)`, `INSERT INTO t VALUES (1)`, `PRAGMA wal_checkpoint`} {
+			if _, err := db.Write.ExecContext(t.Context(), text); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if mode == "wal" { // what a process leaves that is killed after another row
+			if _, err := db.Write.ExecContext(t.Context(), `INSERT INTO t VALUES (3)`); err != nil {
+				t.Fatal(err)
+			}
+			left := filepath.Join(t.TempDir(), "left.db")
+			for _, end := range []string{"", "-wal"} {
+				text, _ := read(path + end)
+				if err := os.WriteFile(left+end, []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			text, at := read(left)
+			if n, _, mode := count(left); n != 2 || mode != "wal" {
+				t.Errorf("what was left has %d rows, in the mode %s", n, mode)
+			}
+			if now, then := read(left); now != text || !then.Equal(at) {
+				t.Error("what was left has changed")
+			}
+		}
+		if err := db.Read.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := db.Write.ExecContext(t.Context(), `PRAGMA journal_mode = `+mode); err != nil {
+			t.Fatal(err)
+		}
+		if err := db.Write.Close(); err != nil {
+			t.Fatal(err)
+		}
+		text, at := read(path)
+		if n, _, has := count(path); has != mode || n == 0 {
+			t.Errorf("%d rows, in the mode %s, not %s", n, has, mode)
+		}
+		if now, then := read(path); now != text || !then.Equal(at) {
+			t.Errorf("%s: the file has changed", mode)
+		}
+		if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 {
+			t.Errorf("%s: beside the file are %v, %v", mode, entries, err)
+		}
+	}
+	if runtime.GOOS == "windows" || os.Getuid() == 0 { // who may write everywhere
+		return
+	}
+	if err := os.Chmod(dir, 0o500); err != nil {
+		t.Fatal(err)
+	}
+	defer os.Chmod(dir, 0o700)
+	db, err := sqlite.OpenReadOnly(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if err := (sqlite.Diagnosis{DB: db}).Writable(); !errors.Is(err, fs.ErrPermission) {
+		t.Errorf("a folder of somebody else: %v", err)
 	}
 }
