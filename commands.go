@@ -17,6 +17,7 @@ import (
 	"github.com/tandemhq/tandem/app"
 	"github.com/tandemhq/tandem/app/auth"
 	"github.com/tandemhq/tandem/app/store"
+	"github.com/tandemhq/tandem/migrations"
 )
 
 type migrateCmd struct {
@@ -28,7 +29,10 @@ type migrateUpCmd struct{}
 
 // Run applies the migrations.
 func (migrateUpCmd) Run(e *env, c *Config) error {
-	db, closeDB, err := openChecked(e, c)
+	if err := c.check(); err != nil {
+		return err
+	}
+	db, closeDB, err := openDatabase(e.ctx, c)
 	if err != nil {
 		return err
 	}
@@ -49,12 +53,7 @@ type migrateStatusCmd struct {
 
 // Run lists the migrations.
 func (m migrateStatusCmd) Run(e *env, c *Config) error {
-	db, closeDB, err := openChecked(e, c)
-	if err != nil {
-		return err
-	}
-	defer closeDB()
-	all, err := db.status(e.ctx)
+	all, err := m.status(e, c)
 	if err != nil {
 		return err
 	}
@@ -83,11 +82,20 @@ func (m migrateStatusCmd) Run(e *env, c *Config) error {
 	return w.Flush()
 }
 
-func openChecked(e *env, c *Config) (*database, func(), error) {
+// status looks without making a file.
+func (migrateStatusCmd) status(e *env, c *Config) ([]migrations.Migration, error) {
 	if err := c.check(); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	return openDatabase(e.ctx, c)
+	if c.databaseThere() != nil {
+		return known()
+	}
+	db, closeDB, err := openReadOnly(e.ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	defer closeDB()
+	return db.status(e.ctx)
 }
 
 type userCmd struct {
@@ -100,10 +108,16 @@ type userCmd struct {
 	SignOut    userSignOutCmd    `cmd:"" help:"End all sessions and tokens of somebody."`
 }
 
-// accounts calls act with what manages accounts.
-func accounts(e *env, c *Config, act func(*auth.Service, app.Config) error) error {
+// accounts calls act with what manages accounts. The first use of a database makes its schema; otherwise that
+// must be there.
+func accounts(e *env, c *Config, first firstUse, act func(*auth.Service, app.Config) error) error {
 	if err := c.check(); err != nil {
 		return err
+	}
+	if !first {
+		if err := c.databaseThere(); err != nil {
+			return err
+		}
 	}
 	a, err := c.application(e.stdout)
 	if err != nil {
@@ -112,7 +126,7 @@ func accounts(e *env, c *Config, act func(*auth.Service, app.Config) error) erro
 	if c.Log == "info" { // what a server tells as it starts is not for here
 		c.Log = "warn"
 	}
-	service, cleanup, err := initializeAccounts(e.ctx, c, a, c.logger(e.stderr))
+	service, cleanup, err := initializeAccounts(e.ctx, c, a, first, c.logger(e.stderr))
 	if err != nil {
 		return err
 	}
@@ -122,7 +136,7 @@ func accounts(e *env, c *Config, act func(*auth.Service, app.Config) error) erro
 
 // onPerson calls act with the person of that name and tells what was done.
 func onPerson(e *env, c *Config, name, done string, act func(*auth.Service, store.User) error) error {
-	return accounts(e, c, func(service *auth.Service, _ app.Config) error {
+	return accounts(e, c, false, func(service *auth.Service, _ app.Config) error {
 		user, err := service.PersonNamed(e.ctx, name)
 		if err != nil {
 			return err
@@ -144,8 +158,8 @@ type userListCmd struct {
 
 // Run lists the accounts by name.
 func (l userListCmd) Run(e *env, c *Config) error {
-	return accounts(e, c, func(service *auth.Service, _ app.Config) error {
-		people, err := service.People(e.ctx)
+	return withReadOnly(e, c, func(d *database) error {
+		people, err := d.readStore().People(e.ctx)
 		if err != nil {
 			return err
 		}
@@ -223,7 +237,7 @@ type userResetCmd struct {
 
 // Run prints a link.
 func (u userResetCmd) Run(e *env, c *Config) error {
-	return accounts(e, c, func(service *auth.Service, a app.Config) error {
+	return accounts(e, c, false, func(service *auth.Service, a app.Config) error {
 		user, err := service.PersonNamed(e.ctx, u.Name)
 		if err != nil {
 			return err
@@ -268,7 +282,7 @@ func (u userAddCmd) Run(e *env, c *Config) error {
 	case u.Guest:
 		role = store.Guest
 	}
-	return accounts(e, c, func(service *auth.Service, _ app.Config) error {
+	return accounts(e, c, true, func(service *auth.Service, _ app.Config) error {
 		return addUser(e, service, u.Name, password, role)
 	})
 }

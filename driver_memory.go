@@ -44,8 +44,21 @@ func openDatabase(context.Context, *Config) (*database, func(), error) {
 	return &database{rows}, func() { _ = rows.Close() }, nil
 }
 
+// openReadOnly opens a database as empty as any other that this build opens.
+func openReadOnly(ctx context.Context, c *Config) (*database, func(), error) {
+	return openDatabase(ctx, c)
+}
+
+// databaseThere is for the build that has files.
+func (c *Config) databaseThere() error { return nil }
+
 func (d *database) migrate(ctx context.Context) ([]migrations.Migration, error) {
 	return migrations.Up(ctx, d.rows.DB, migrations.SQLite, migrations.App)
+}
+
+// known are the migrations of this build.
+func known() ([]migrations.Migration, error) {
+	return migrations.Known(migrations.SQLite, migrations.App)
 }
 
 func (d *database) status(ctx context.Context) ([]migrations.Migration, error) {
@@ -56,6 +69,19 @@ func (d *database) status(ctx context.Context) ([]migrations.Migration, error) {
 func (d *database) fits(ctx context.Context) error {
 	return migrations.Fits(ctx, d.rows.DB, migrations.SQLite, migrations.App)
 }
+
+// applied are the migrations that were applied.
+func (d *database) applied(ctx context.Context) ([]migrations.Migration, error) {
+	return migrations.Applied(ctx, d.rows.DB, migrations.SQLite, migrations.App)
+}
+
+// ring is a ring without keys: those that there are have other processes, in their memory.
+func (d *database) ring(_ context.Context, name string) (coord.Ring, error) {
+	return coord.Ring{Name: name}, nil
+}
+
+// readStore returns a store that only reads.
+func (d *database) readStore() *store.Store { return store.New(store.Options{Write: d.rows}) }
 
 func newBackend(ctx context.Context, _ migratedDatabase, m *metrics.Metrics, log *slog.Logger) (coord.Backend, func(), error) {
 	b := memory.Open(memory.Options{Options: coord.Options{Logger: log, Observer: m}})

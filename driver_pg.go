@@ -48,6 +48,14 @@ func openDatabase(_ context.Context, c *Config) (*database, func(), error) {
 	}, nil
 }
 
+// openReadOnly opens the database for a command that only lists.
+func openReadOnly(ctx context.Context, c *Config) (*database, func(), error) {
+	return openDatabase(ctx, c)
+}
+
+// databaseThere is for the build whose databases are made by opening them.
+func (c *Config) databaseThere() error { return nil }
+
 // unusable says that a connection string can't be read. What the parser says of one that is not
 // a URL may hold a part of the password.
 func unusable(env, connection string, err error) error {
@@ -66,6 +74,11 @@ func (d *database) migrate(ctx context.Context) (applied []migrations.Migration,
 	return applied, err
 }
 
+// known are the migrations of this build.
+func known() ([]migrations.Migration, error) {
+	return migrations.Known(migrations.PostgreSQL, migrations.Coord, migrations.App)
+}
+
 func (d *database) status(ctx context.Context) (all []migrations.Migration, err error) {
 	err = d.direct(func(db *bun.DB) error {
 		all, err = migrations.Status(ctx, db.DB, migrations.PostgreSQL, migrations.Coord, migrations.App)
@@ -78,6 +91,19 @@ func (d *database) status(ctx context.Context) (all []migrations.Migration, err 
 func (d *database) fits(ctx context.Context) error {
 	return migrations.Fits(ctx, d.probe.DB, migrations.PostgreSQL, migrations.Coord, migrations.App)
 }
+
+// applied are the migrations that were applied.
+func (d *database) applied(ctx context.Context) ([]migrations.Migration, error) {
+	return migrations.Applied(ctx, d.work.DB, migrations.PostgreSQL, migrations.Coord, migrations.App)
+}
+
+// ring reads a ring of keys.
+func (d *database) ring(ctx context.Context, name string) (coord.Ring, error) {
+	return pg.Diagnosis{DB: d.work}.Ring(ctx, name)
+}
+
+// readStore returns a store that only reads.
+func (d *database) readStore() *store.Store { return store.New(store.Options{Write: d.work}) }
 
 // direct calls fn with a small pool of its own, past a pooler where that is
 // possible.

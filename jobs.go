@@ -8,6 +8,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/tandemhq/tandem/app"
 	"github.com/tandemhq/tandem/app/jobs"
 	"github.com/tandemhq/tandem/app/store"
 )
@@ -18,25 +19,20 @@ type jobsCmd struct {
 
 // Run lists the jobs as the database has them; no server need run.
 func (j jobsCmd) Run(e *env, c *Config) error {
-	if err := c.check(); err != nil {
-		return err
-	}
-	a, err := c.application(io.Discard)
-	if err != nil {
-		return err
-	}
-	if c.Log == "info" { // what a server tells as it starts is not for here
-		c.Log = "warn"
-	}
-	registry, cleanup, err := initializeJobs(e.ctx, c, a, c.logger(e.stderr))
-	if err != nil {
-		return asSetting(err)
-	}
-	defer cleanup()
-	list, err := registry.List(e.ctx)
-	if err != nil {
-		return err
-	}
+	return withReadOnly(e, c, func(d *database) error {
+		a, err := c.application(io.Discard)
+		if err != nil {
+			return err
+		}
+		list, err := app.ListJobs(e.ctx, a, d.readStore())
+		if err != nil {
+			return asSetting(err)
+		}
+		return j.print(e, list)
+	})
+}
+
+func (j jobsCmd) print(e *env, list []jobs.Status) error {
 	if j.JSON {
 		enc := json.NewEncoder(e.stdout)
 		for _, s := range list {

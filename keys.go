@@ -72,9 +72,12 @@ type keysCmd struct {
 	NewKEK keysNewKEKCmd `cmd:"" name:"new-kek" help:"Print a new key for TANDEM_KEY_ENCRYPTION_KEY."`
 }
 
-// withKeys calls act with the shared keys.
-func withKeys(e *env, c *Config, act func(s *sharedKeys) error) error {
+// changeKeys calls act when nobody else changes keys by a command.
+func changeKeys(e *env, c *Config, act func(keys.Changes) error) error {
 	if err := c.check(); err != nil {
+		return err
+	}
+	if err := c.databaseThere(); err != nil {
 		return err
 	}
 	a, err := c.application(e.stdout)
@@ -84,21 +87,14 @@ func withKeys(e *env, c *Config, act func(s *sharedKeys) error) error {
 	if c.Log == "info" { // what a server tells as it starts is not for here
 		c.Log = "warn"
 	}
-	s, cleanup, err := initializeKeys(e.ctx, c, a, c.logger(e.stderr))
+	s, cleanup, err := initializeKeys(e.ctx, c, a, false, c.logger(e.stderr))
 	if err != nil {
 		return err
 	}
 	defer cleanup()
-	return act(s)
-}
-
-// changeKeys calls act when nobody else changes keys by a command.
-func changeKeys(e *env, c *Config, act func(keys.Changes) error) error {
-	return withKeys(e, c, func(s *sharedKeys) error {
-		ctx, cancel := context.WithTimeout(e.ctx, 10*time.Minute) // all secrets may have to be sealed anew
-		defer cancel()
-		return s.Keys.Change(ctx, s.Store, "command line", act)
-	})
+	ctx, cancel := context.WithTimeout(e.ctx, 10*time.Minute) // all secrets may have to be sealed anew
+	defer cancel()
+	return s.Keys.Change(ctx, s.Store, "command line", act)
 }
 
 type keysListCmd struct {
@@ -107,8 +103,8 @@ type keysListCmd struct {
 
 // Run lists the keys.
 func (l keysListCmd) Run(e *env, c *Config) error {
-	return withKeys(e, c, func(s *sharedKeys) error {
-		list, unsealed, err := s.Keys.List(e.ctx, s.Store)
+	return withReadOnly(e, c, func(d *database) error {
+		list, unsealed, err := keys.List(e.ctx, d.ring, d.readStore())
 		if err != nil {
 			return err
 		}

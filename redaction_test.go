@@ -150,7 +150,8 @@ func TestOutputHoldsNoSecret(t *testing.T) {
 		}{
 			{0, keks, "keys rotate"},
 			{0, keks, "keys list"},
-			{2, keyring.NewKEK(), "keys list"},
+			{0, keyring.NewKEK(), "keys list"},
+			{2, keyring.NewKEK(), "keys rotate"},
 			{2, known["mangled key-encryption key"], "keys list"},
 			{2, known["mangled key-encryption key"], "serve"},
 		} {

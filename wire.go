@@ -10,7 +10,6 @@ import (
 
 	"github.com/tandemhq/tandem/app"
 	"github.com/tandemhq/tandem/app/auth"
-	"github.com/tandemhq/tandem/app/jobs"
 	"github.com/tandemhq/tandem/app/rooms"
 	"github.com/tandemhq/tandem/app/tasks"
 	"github.com/tandemhq/tandem/web"
@@ -22,17 +21,12 @@ func initialize(ctx context.Context, c *Config, a app.Config, log *slog.Logger) 
 		app.NewWorker, app.NewJobs, app.NewServer, rooms.New, tasks.New, web.New))
 }
 
-// initializeJobs makes only what it takes to list the background jobs.
-func initializeJobs(ctx context.Context, c *Config, a app.Config, log *slog.Logger) (*jobs.Registry, func(), error) {
-	panic(wire.Build(driverSet, migrated, newKeys, app.NewMetrics, app.NewJobs))
-}
-
 // initializeAccounts makes only what it takes to manage accounts.
-func initializeAccounts(ctx context.Context, c *Config, a app.Config, log *slog.Logger) (*auth.Service, func(), error) {
-	panic(wire.Build(driverSet, migrated, newKeys, app.NewMetrics, app.NewAuth))
+func initializeAccounts(ctx context.Context, c *Config, a app.Config, first firstUse, log *slog.Logger) (*auth.Service, func(), error) {
+	panic(wire.Build(driverSet, fitting, newKeys, app.NewMetrics, app.NewAuth))
 }
 
 // initializeKeys makes only what it takes to manage keys.
-func initializeKeys(ctx context.Context, c *Config, a app.Config, log *slog.Logger) (*sharedKeys, func(), error) {
-	panic(wire.Build(driverSet, migrated, newKeys, app.NewMetrics, wire.Struct(new(sharedKeys), "*")))
+func initializeKeys(ctx context.Context, c *Config, a app.Config, first firstUse, log *slog.Logger) (*sharedKeys, func(), error) {
+	panic(wire.Build(driverSet, fitting, newKeys, app.NewMetrics, wire.Struct(new(sharedKeys), "*")))
 }

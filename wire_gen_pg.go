@@ -8,7 +8,6 @@ import (
 	"context"
 	"github.com/tandemhq/tandem/app"
 	"github.com/tandemhq/tandem/app/auth"
-	"github.com/tandemhq/tandem/app/jobs"
 	"github.com/tandemhq/tandem/app/rooms"
 	"github.com/tandemhq/tandem/app/tasks"
 	"github.com/tandemhq/tandem/web"
@@ -90,51 +89,13 @@ func initialize(ctx context.Context, c *Config, a app.Config, log *slog.Logger) 
 	}, nil
 }
 
-// initializeJobs makes only what it takes to list the background jobs.
-func initializeJobs(ctx context.Context, c *Config, a app.Config, log *slog.Logger) (*jobs.Registry, func(), error) {
-	mainDatabase, cleanup, err := openDatabase(ctx, c)
-	if err != nil {
-		return nil, nil, err
-	}
-	mainMigratedDatabase, err := migrated(ctx, mainDatabase, log)
-	if err != nil {
-		cleanup()
-		return nil, nil, err
-	}
-	metrics := app.NewMetrics(a)
-	backend, cleanup2, err := newBackend(ctx, mainMigratedDatabase, c, metrics, log)
-	if err != nil {
-		cleanup()
-		return nil, nil, err
-	}
-	keys, cleanup3, err := newKeys(ctx, backend, c, log)
-	if err != nil {
-		cleanup2()
-		cleanup()
-		return nil, nil, err
-	}
-	store := newStore(mainMigratedDatabase, backend, keys)
-	registry, err := app.NewJobs(a, backend, store, keys, metrics, log)
-	if err != nil {
-		cleanup3()
-		cleanup2()
-		cleanup()
-		return nil, nil, err
-	}
-	return registry, func() {
-		cleanup3()
-		cleanup2()
-		cleanup()
-	}, nil
-}
-
 // initializeAccounts makes only what it takes to manage accounts.
-func initializeAccounts(ctx context.Context, c *Config, a app.Config, log *slog.Logger) (*auth.Service, func(), error) {
+func initializeAccounts(ctx context.Context, c *Config, a app.Config, first firstUse, log *slog.Logger) (*auth.Service, func(), error) {
 	mainDatabase, cleanup, err := openDatabase(ctx, c)
 	if err != nil {
 		return nil, nil, err
 	}
-	mainMigratedDatabase, err := migrated(ctx, mainDatabase, log)
+	mainMigratedDatabase, err := fitting(ctx, mainDatabase, first, log)
 	if err != nil {
 		cleanup()
 		return nil, nil, err
@@ -161,12 +122,12 @@ func initializeAccounts(ctx context.Context, c *Config, a app.Config, log *slog.
 }
 
 // initializeKeys makes only what it takes to manage keys.
-func initializeKeys(ctx context.Context, c *Config, a app.Config, log *slog.Logger) (*sharedKeys, func(), error) {
+func initializeKeys(ctx context.Context, c *Config, a app.Config, first firstUse, log *slog.Logger) (*sharedKeys, func(), error) {
 	mainDatabase, cleanup, err := openDatabase(ctx, c)
 	if err != nil {
 		return nil, nil, err
 	}
-	mainMigratedDatabase, err := migrated(ctx, mainDatabase, log)
+	mainMigratedDatabase, err := fitting(ctx, mainDatabase, first, log)
 	if err != nil {
 		cleanup()
 		return nil, nil, err

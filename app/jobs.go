@@ -1,6 +1,7 @@
 package app
 
 import (
+	"context"
 	"log/slog"
 	"slices"
 	"time"
@@ -16,10 +17,23 @@ import (
 func NewJobs(
 	c Config, backend coord.Backend, st *store.Store, ks *keys.Keys, m *metrics.Metrics, log *slog.Logger,
 ) (*jobs.Registry, error) {
+	return jobs.New(backend.Elector(), st, jobs.Options{Node: c.Node, Off: c.JobsOff, Observer: m, Logger: log}, all(c, backend, st, ks)...)
+}
+
+// ListJobs lists all background work without what it takes to do it: st need only read.
+func ListJobs(ctx context.Context, c Config, st *store.Store) ([]jobs.Status, error) {
+	r, err := jobs.New(nil, st, jobs.Options{Node: c.Node, Off: c.JobsOff}, all(c, nil, st, nil)...)
+	if err != nil {
+		return nil, err
+	}
+	return r.List(ctx)
+}
+
+// all is the background work; nothing is asked of the backend and the keys before it is done.
+func all(c Config, backend coord.Backend, st *store.Store, ks *keys.Keys) []jobs.Job {
 	k := c.Keep
 	k.Sessions = c.Auth.Sessions
-	return jobs.New(backend.Elector(), st, jobs.Options{Node: c.Node, Off: c.JobsOff, Observer: m, Logger: log},
-		slices.Concat(turns(backend, st, k, ks), jobs.Loops())...)
+	return slices.Concat(turns(backend, st, k, ks), jobs.Loops())
 }
 
 // turns are the jobs of which replicas take turns.

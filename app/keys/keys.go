@@ -347,8 +347,11 @@ type Key struct {
 	Secrets  int            `json:"secrets"`   // that are sealed with it
 }
 
-// List returns the keys of both rings, and how many secrets are not sealed.
-func (k *Keys) List(ctx context.Context, st *store.Store) (list []Key, unsealed int, err error) {
+// List returns the keys of both rings, and how many secrets are not sealed. It needs no ring that is open, nor a
+// key-encryption key: load reads a ring as it is stored.
+func List(ctx context.Context, load func(ctx context.Context, ring string) (coord.Ring, error), st *store.Store) (
+	list []Key, unsealed int, err error,
+) {
 	stored, err := st.WebhookSecrets(ctx)
 	if err != nil {
 		return nil, 0, err
@@ -357,13 +360,14 @@ func (k *Keys) List(ctx context.Context, st *store.Store) (list []Key, unsealed 
 	for _, s := range stored {
 		uses[version(s.Secret)]++
 	}
-	for _, r := range k.rings() {
-		if err := r.Reload(ctx); err != nil {
+	for _, name := range []string{Secrets, Tokens} {
+		r, err := load(ctx, name)
+		if err != nil {
 			return nil, 0, err
 		}
-		for _, key := range r.Stored().Keys {
-			one := Key{Ring: r.Name(), Version: key.Version, State: key.State, Since: key.ChangedAt.UTC(), SealedBy: key.SealedBy}
-			if r == k.Secrets {
+		for _, key := range r.Keys {
+			one := Key{Ring: name, Version: key.Version, State: key.State, Since: key.ChangedAt.UTC(), SealedBy: key.SealedBy}
+			if name == Secrets {
 				one.Secrets = uses[key.Version]
 			}
 			list = append(list, one)

@@ -216,7 +216,10 @@ func TestSecretsOfWebhooks(t *testing.T) {
 		}
 		everywhere("sealed anew", 1, 2, 1)
 		everywhere("sealed anew", 2, 2, 1)
-		list, unsealed, err := after.keys.List(t.Context(), after.store)
+		load := func(ctx context.Context, ring string) (coord.Ring, error) {
+			return after.backend.Keyring().Load(ctx, coord.Ring{Name: ring})
+		}
+		list, unsealed, err := keys.List(t.Context(), load, after.store)
 		if err != nil || unsealed != 0 {
 			t.Errorf("List: %d not sealed, %v", unsealed, err)
 		}
