@@ -42,8 +42,8 @@ func countApplied(tb testing.TB, database string) int {
 	return len(list)
 }
 
-// refused wants that a command fails with one sentence, which names those things.
-func refused(tb testing.TB, database string, args []string, names ...string) {
+// wantRefused wants that a command fails with one sentence, which names those things.
+func wantRefused(tb testing.TB, database string, args []string, names ...string) {
 	tb.Helper()
 	code, stdout, stderr := inProcess(tb, append(args, "--database-url", database, "--database-conns", "2")...)
 	if code != 1 || stdout != "" || strings.Count(stderr, "\n") != 1 {
@@ -72,7 +72,7 @@ func TestCommandsDontMigrate(t *testing.T) {
 		{"keys", "unseal"},
 	}
 	for _, args := range append(listings, changes...) {
-		refused(t, database, args, "tandem migrate")
+		wantRefused(t, database, args, "tandem migrate")
 	}
 	if code, stdout, stderr := inProcess(t, "migrate", "status", "--database-url", database); code != 0 || strings.Contains(stdout, "Z\n") {
 		t.Errorf("migrate status: code %d: %s%s", code, stdout, stderr)
@@ -90,7 +90,7 @@ func TestCommandsDontMigrate(t *testing.T) {
 	change(t, database, `DELETE FROM app_migrations WHERE version_id = (SELECT max(version_id) FROM app_migrations)`)
 	everything := append(append(listings, changes...), []string{"user", "add", "ada"})
 	for _, args := range everything {
-		refused(t, database, args, "lacks migrations", "tandem migrate")
+		wantRefused(t, database, args, "lacks migrations", "tandem migrate")
 	}
 	if n := countApplied(t, database); n != all-1 {
 		t.Errorf("there are %d migrations, of %d but one", n, all)
@@ -98,7 +98,7 @@ func TestCommandsDontMigrate(t *testing.T) {
 	change(t, database, `CREATE TABLE coord_floor (version bigint)`)
 	change(t, database, `INSERT INTO coord_floor VALUES (9999)`)
 	for _, args := range everything {
-		refused(t, database, args, "a later version", "use the version")
+		wantRefused(t, database, args, "a later version", "use the version")
 	}
 }
 

@@ -517,7 +517,7 @@ func TestOpenReadOnly(t *testing.T) {
 	if err := os.Chmod(dir, 0o500); err != nil {
 		t.Fatal(err)
 	}
-	defer os.Chmod(dir, 0o700)
+	defer func() { _ = os.Chmod(dir, 0o700) }()
 	db, err := sqlite.OpenReadOnly(path)
 	if err != nil {
 		t.Fatal(err)
