@@ -117,11 +117,20 @@ func (d *database) direct(fn func(db *bun.DB) error) error {
 		return unusable(env, connection, err)
 	}
 	defer db.Close()
-	err = fn(db)
+	err = refused(env, fn(db))
 	if e, ok := errors.AsType[*net.OpError](err); ok && e.Op == "dial" {
 		return fmt.Errorf("the server that %s names can't be reached: %w", env, err)
 	}
 	return err
+}
+
+// refused makes it a wrong setting that the server refuses the password, the role or the
+// database. Where another server is away that may not, it is none.
+func refused(env string, err error) error {
+	if !errors.Is(err, pg.ErrRefused) || errors.Is(err, coord.ErrUnavailable) {
+		return err
+	}
+	return &settingError{env, fmt.Sprintf("can't be used (%v); set %s", err, driverURLForm)}
 }
 
 func newBackend(ctx context.Context, d migratedDatabase, c *Config, m *metrics.Metrics, log *slog.Logger) (
@@ -132,7 +141,7 @@ func newBackend(ctx context.Context, d migratedDatabase, c *Config, m *metrics.M
 		Options: coord.Options{Logger: log, Observer: m},
 	})
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, refused("TANDEM_DATABASE_URL", err)
 	}
 	return b, closer(ctx, b, log), nil
 }

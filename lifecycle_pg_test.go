@@ -302,6 +302,13 @@ func TestSeveralServersInTheURL(t *testing.T) {
 	p.becomes(r.url, "")
 	code, _, stderr := execute(t, "", "serve", "--database-url", u.String()+"&target_session_attrs=standby")
 	checkRefusal(t, code, "", stderr, "TANDEM_DATABASE_URL", "target_session_attrs")
+
+	// The second one has no such database. Nobody waits for the first one, which is the same.
+	u.Path = "/nowhere"
+	for _, command := range [][]string{{"serve", "--addr", "127.0.0.1:0", "--start-wait", "10m"}, {"migrate"}} {
+		code, stdout, stderr := execute(t, "", append(command, "--database-url", u.String())...)
+		checkRefusal(t, code, stdout, stderr, "TANDEM_DATABASE_URL", `database "nowhere" does not exist`)
+	}
 }
 
 // buildNext builds the program as a later version is, with more migrations of the application.

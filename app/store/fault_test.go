@@ -39,7 +39,13 @@ func TestFault(t *testing.T) {
 		{postgresError("25006"), true},
 		{postgresError("53100"), true}, // its disk is full
 		{postgresError("58030"), true},
+		{postgresError("58000"), true},
+		{postgresError("25P03"), true}, // it stood still in a transaction
+		{postgresError("25P04"), true},
+		{postgresError("40P01"), true}, // a deadlock
+		{postgresError("57P04"), true},
 		{postgresError("23505"), false},
+		{postgresError("55000"), false},
 		{sqliteError(5 | 2<<8), true},
 		{sqliteError(19), false},
 		{errors.New("other"), false},

@@ -166,13 +166,19 @@ func unavailable(err error) bool {
 
 // postgresAway knows the SQLSTATEs of a server that can't be reached, is
 // starting, stopping or read-only, has no connection, memory or room on its disk left,
-// can't read or write there, or did not answer in time.
+// can't read or write there, did not answer in time, or gave up a transaction for others. Package
+// coord/pg knows the same ones.
 func postgresAway(state string) bool {
 	switch state {
-	case "25006", "55P03", "58030", "57014", "57P01", "57P02", "57P03", "57P05":
+	case "25006", "25P03", "25P04", "40001", "40P01", "55P03", "72000":
 		return true
 	}
-	return strings.HasPrefix(state, "08") || strings.HasPrefix(state, "53")
+	for _, class := range []string{"08", "53", "57", "58"} {
+		if strings.HasPrefix(state, class) {
+			return true
+		}
+	}
+	return false
 }
 
 // sqliteAway knows the result codes of a file that is locked for too long, or

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
-	"fmt"
 	"maps"
 	"net"
 	"strings"
@@ -125,10 +124,7 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 		}
 		problems = append(problems, connectError(err))
 	}
-	if len(problems) == 1 {
-		return nil, problems[0]
-	}
-	return nil, fmt.Errorf("none of the servers can be used: %w", errors.Join(problems...))
+	return nil, noServer(problems)
 }
 
 func (c *connector) connectTo(ctx context.Context, server int, era *era) (driver.Conn, error) {
