@@ -106,7 +106,7 @@ type doing struct {
 // leave gives the key up, of which it is not known whether this holder has it: others would
 // wait for the end of a lease under which nothing is done.
 func (d doing) leave(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), receiptLeave)
+	ctx, cancel := context.WithTimeout(withoutPatience(context.WithoutCancel(ctx)), receiptLeave)
 	defer cancel()
 	if got, err := d.receipts.Begin(ctx, d.ReceiptFor); err == nil && got.State == ReceiptMine {
 		_ = d.receipts.Release(ctx, got) // otherwise the end of the lease does
@@ -118,7 +118,7 @@ func (d doing) do(
 	ctx context.Context, held Receipt, began time.Time, fn func(context.Context, Receipt) ([]byte, error),
 ) (ReceiptOutcome, bool, error) {
 	body, err := d.underLease(ctx, held, began, fn)
-	settling, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.Lease)
+	settling, cancel := context.WithTimeout(withoutPatience(context.WithoutCancel(ctx)), d.Lease)
 	defer cancel()
 	if isTransient(err) {
 		_ = d.receipts.Release(settling, held) // otherwise the end of the lease does

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tandemhq/tandem/app/tasks"
+	"github.com/tandemhq/tandem/coord"
 )
 
 // contentPolicy lets a page load from here alone, and open WebSockets to the endpoints.
@@ -74,6 +75,16 @@ func (h *handler) headers(next http.Handler) http.Handler {
 			return
 		}
 		next.ServeHTTP(w, r)
+	})
+}
+
+// patience is how long a request waits for free connections to the database, in all.
+const patience = 10 * time.Second
+
+// patient lets a request wait no longer than that.
+func patient(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		next.ServeHTTP(w, r.WithContext(coord.WithPatience(r.Context(), patience)))
 	})
 }
 

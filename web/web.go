@@ -195,7 +195,7 @@ func (h *handler) handler(rt route) http.Handler {
 		}
 		handler = h.allowed(rt.right, handler)
 	}
-	return h.bounded(rt.body, handler)
+	return patient(h.bounded(rt.body, handler))
 }
 
 func (h *handler) router() (http.Handler, error) {

@@ -22,11 +22,7 @@ const (
 )
 
 func (br broadcaster) Publish(ctx context.Context, events ...coord.NewEvent) ([]coord.Position, error) {
-	positions, err := br.b.publishes.Do(ctx, row.Tagged(events))
-	if err != nil {
-		return nil, storeError(ctx, err)
-	}
-	return positions, nil
+	return share(ctx, br.b, br.b.publishes, row.Tagged(events))
 }
 
 // publishShared publishes the events of several calls.

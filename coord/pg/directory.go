@@ -103,8 +103,7 @@ const (
 // changed makes changes, and returns the epoch of each, 0 where the member or the
 // registration is no longer good.
 func (b *backend) changed(ctx context.Context, changes ...change) ([]int64, error) {
-	epochs, err := b.entries.Do(ctx, changes)
-	return epochs, storeError(ctx, err)
+	return share(ctx, b, b.entries, changes)
 }
 
 // changeShared makes the changes of several calls.

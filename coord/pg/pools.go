@@ -11,6 +11,7 @@ import (
 	"github.com/uptrace/bun"
 
 	"github.com/tandemhq/tandem/coord"
+	"github.com/tandemhq/tandem/coord/internal/batch"
 )
 
 // The pools for limiter, coordination and probe are apart from that of the work, so
@@ -41,23 +42,55 @@ func (b *backend) pools() {
 }
 
 // poolPatience bounds a statement, or a transaction, that finds all connections of the work pool
-// in use: what it waits for one, and all that comes then.
+// in use: what it waits for one, and all that comes then. Of a context's patience it spends what
+// the statement takes, or BEGIN.
 const poolPatience = 10 * time.Second
 
 // boundWaiting keeps those who find no free connection from waiting without end: database/sql
 // waits for as long as the context lasts.
 type boundWaiting struct{ db *sql.DB }
 
-func (h boundWaiting) BeforeQuery(ctx context.Context, _ *bun.QueryEvent) context.Context {
-	if s := h.db.Stats(); s.InUse < s.MaxOpenConnections {
+// over is the key of what tells that a wait is over.
+type over struct{}
+
+func (h boundWaiting) BeforeQuery(ctx context.Context, e *bun.QueryEvent) context.Context {
+	if !exhausted(h.db) {
 		return ctx
 	}
-	bounded, cancel := context.WithTimeout(ctx, poolPatience)
-	context.AfterFunc(bounded, cancel)
-	return bounded
+	ctx, done := coord.Wait(ctx, poolPatience)
+	if e.Stash == nil {
+		e.Stash = make(map[any]any)
+	}
+	e.Stash[over{}] = done
+	return ctx
 }
 
-func (boundWaiting) AfterQuery(context.Context, *bun.QueryEvent) {}
+func (boundWaiting) AfterQuery(_ context.Context, e *bun.QueryEvent) {
+	if done, ok := e.Stash[over{}].(func()); ok {
+		done()
+	}
+}
+
+func exhausted(db *sql.DB) bool {
+	s := db.Stats()
+	return s.InUse >= s.MaxOpenConnections
+}
+
+// share sends an item of a statement of the work pool that several callers share. Who finds the pool exhausted
+// waits for as long as they would alone. The statement itself goes by nobody's patience.
+func share[T, R any](ctx context.Context, b *backend, by *batch.Batcher[T, R], item T) (R, error) {
+	waiting, done := ctx, func() {}
+	if exhausted(b.db.DB) {
+		waiting, done = coord.Wait(ctx, poolPatience)
+	}
+	defer done()
+	result, err := by.Do(coord.WithPatience(waiting, poolPatience), item)
+	if err != nil && waiting.Err() != nil && ctx.Err() == nil && !errors.Is(err, coord.ErrUnavailable) {
+		// It may be under way.
+		return result, fmt.Errorf("%w: %w", coord.ErrUnknownOutcome, err)
+	}
+	return result, storeError(ctx, err)
+}
 
 // probeTime is how long a server may take to say that it is there.
 const probeTime = 2 * time.Second

@@ -22,9 +22,9 @@ const (
 )
 
 func (r receipts) Begin(ctx context.Context, f coord.ReceiptFor) (coord.Receipt, error) {
-	got, err := r.b.begins.Do(ctx, f)
+	got, err := share(ctx, r.b, r.b.begins, f)
 	if err != nil {
-		return coord.Receipt{}, storeError(ctx, err)
+		return coord.Receipt{}, err
 	}
 	return got.Coord(f.Key)
 }
@@ -96,10 +96,10 @@ type completion struct {
 }
 
 func (r receipts) Complete(ctx context.Context, held coord.Receipt, o coord.ReceiptOutcome) error {
-	completed, err := r.b.completions.Do(ctx, completion{held, o})
+	completed, err := share(ctx, r.b, r.b.completions, completion{held, o})
 	switch {
 	case err != nil:
-		return storeError(ctx, err)
+		return err
 	case !completed:
 		return coord.ErrFenced
 	}
@@ -140,9 +140,10 @@ func completeReceipts(ctx context.Context, db bun.IDB, calls []completion) ([]bo
 }
 
 // Release draws another token, so that the one that was held is good no more, and lets the
-// lease have ended whatever the clock shows.
+// lease have ended whatever the clock shows. It does not wait for the work: those release who
+// found no free connection.
 func (r receipts) Release(ctx context.Context, held coord.Receipt) error {
-	res, err := r.b.db.NewRaw(`UPDATE coord_receipts SET holder = '', token = nextval('coord_receipt_tokens'), until = '-infinity'
+	res, err := r.b.coordination.NewRaw(`UPDATE coord_receipts SET holder = '', token = nextval('coord_receipt_tokens'), until = '-infinity'
 		WHERE key = ? AND token = ? AND NOT done`, row.ReceiptKey(held.Key), held.Token).Exec(ctx)
 	if err != nil {
 		return storeError(ctx, err)

@@ -27,9 +27,9 @@ type newTicket struct {
 
 func (t tickets) Issue(ctx context.Context, f coord.TicketFor) (coord.Ticket, error) {
 	secret := coord.NewTicketSecret()
-	now, err := t.b.issues.Do(ctx, newTicket{f, coord.HashTicket(secret)})
+	now, err := share(ctx, t.b, t.b.issues, newTicket{f, coord.HashTicket(secret)})
 	if err != nil {
-		return coord.Ticket{}, storeError(ctx, err)
+		return coord.Ticket{}, err
 	}
 	return coord.Ticket{Secret: secret, Expires: now.Add(f.TTL.Truncate(time.Microsecond))}, nil
 }
@@ -56,10 +56,10 @@ func (b *backend) issueShared(ctx context.Context, tickets []newTicket) ([]time.
 
 // Redeem burns first and looks afterwards.
 func (t tickets) Redeem(ctx context.Context, secret string, use coord.TicketUse) (coord.TicketFor, error) {
-	burnt, err := t.b.redemptions.Do(ctx, coord.HashTicket(secret))
+	burnt, err := share(ctx, t.b, t.b.redemptions, coord.HashTicket(secret))
 	switch {
 	case err != nil:
-		return coord.TicketFor{}, storeError(ctx, err)
+		return coord.TicketFor{}, err
 	case burnt == nil:
 		return coord.TicketFor{}, coord.ErrNotFound
 	}

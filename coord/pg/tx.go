@@ -41,7 +41,8 @@ func (b *backend) InTx(ctx context.Context, fn func(context.Context, coord.Tx) e
 	t := &tx{b: b}
 	err := inTx(ctx, b.db, func(sqlTx bun.Tx) error {
 		t.Tx = sqlTx
-		if err := fn(ctx, t); err != nil {
+		// It has its connection, and waits for none.
+		if err := fn(coord.WithPatience(ctx, poolPatience), t); err != nil {
 			return err
 		}
 		if len(t.events) > 0 {
