@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -37,7 +38,11 @@ func (migrateUpCmd) Run(e *env, c *Config) error {
 		return err
 	}
 	defer closeDB()
-	applied, err := db.migrate(e.ctx)
+	var applied []migrations.Migration
+	err = whileAnswering(e.ctx, c, func(ctx context.Context) (err error) {
+		applied, err = db.migrate(ctx)
+		return err
+	})
 	for _, m := range applied {
 		_, _ = fmt.Fprintf(e.stdout, "applied %s/%s\n", m.Set, m.Name)
 	}

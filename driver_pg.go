@@ -105,14 +105,39 @@ func (d *database) ring(ctx context.Context, name string) (coord.Ring, error) {
 // readStore returns a store that only reads.
 func (d *database) readStore() *store.Store { return store.New(store.Options{Write: d.work}) }
 
+// directURL is where migrations go, and the setting that names it.
+func directURL(database, listen string) (env, connection string) {
+	if listen != "" {
+		return "TANDEM_LISTEN_URL", listen
+	}
+	return "TANDEM_DATABASE_URL", database
+}
+
+// openAsk returns what asks the server for any answer at all, on a connection of its own that leads where
+// migrations go. An error of the server is one.
+func openAsk(c *Config) (ask func(context.Context) error, closeAsk func(), err error) {
+	env, connection := directURL(c.DatabaseURL, c.ListenURL)
+	db, err := pg.OpenDB(connection, 1)
+	if err != nil {
+		return nil, nil, unusable(env, connection, err)
+	}
+	return func(ctx context.Context) error {
+		_, err := db.DB.ExecContext(ctx, `SELECT 1`)
+		if _, answered := errors.AsType[interface {
+			error
+			SQLState() string
+		}](err); answered {
+			return nil
+		}
+		return err
+	}, func() { _ = db.Close() }, nil
+}
+
 // direct calls fn with a small pool of its own, past a pooler where that is
 // possible.
 func (d *database) direct(fn func(db *bun.DB) error) error {
-	env, connection := "TANDEM_DATABASE_URL", d.url
-	if d.listenURL != "" {
-		env, connection = "TANDEM_LISTEN_URL", d.listenURL
-	}
-	db, err := pg.OpenDB(connection, 2)
+	env, connection := directURL(d.url, d.listenURL)
+	db, err := pg.OpenMigrator(connection)
 	if err != nil {
 		return unusable(env, connection, err)
 	}

@@ -238,6 +238,46 @@ func TestWaitsForTheDatabase(t *testing.T) {
 	}
 }
 
+// The server stands still while a replica waits for others that migrate, and while it migrates. It ends
+// in time and says why.
+func TestFreezesDuringTheMigrations(t *testing.T) {
+	t.Parallel()
+	for name, inTheWay := range map[string]string{
+		"while others migrate":  `SELECT pg_advisory_xact_lock(7205759403792793)`, // as package migrations has it
+		"during its migrations": `CREATE TABLE coord_runs ()`,
+	} {
+		for _, command := range [][]string{{"serve", "--addr", "127.0.0.1:0"}, {"migrate"}} {
+			t.Run(name+" "+command[0], func(t *testing.T) {
+				t.Parallel()
+				server := newServer(t)
+				database := server.NewDatabase(t, "", nil)
+				db := (&cluster{tb: t, url: database}).open()
+				held, err := db.BeginTx(t.Context(), nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := held.ExecContext(t.Context(), inTheWay); err != nil {
+					t.Fatal(err)
+				}
+				p := start(t, "one", nil, append(command, "--database-url", database, "--start-wait", "6s")...)
+				eventually(t, func() string {
+					if n := count(t, db, `SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'`); n == 0 {
+						return "nobody waits"
+					}
+					return ""
+				})
+				freeze(t, server)
+				if code := p.wait(); code != 1 {
+					t.Errorf("it ended with code %d", code)
+				}
+				if last := lastLine(p.stderr.String()); !strings.Contains(last, "it has said nothing for 6s") {
+					t.Errorf("its last line is %s", last)
+				}
+			})
+		}
+	}
+}
+
 // Six replicas start at once on an empty database. Each migration is applied once, and of the six
 // links for the set-up one makes the administrator.
 func TestSixStartAtOnce(t *testing.T) {
@@ -377,7 +417,8 @@ func (c *cluster) launchOther(program string) *replica {
 // contracts it: the present one says that it is not ready and why, and does not start any more.
 func TestVersionsSideBySide(t *testing.T) {
 	t.Parallel()
-	const expand = `ALTER TABLE app_rooms ADD COLUMN next_colour text; CREATE TABLE app_next (id bigint PRIMARY KEY, text text NOT NULL);`
+	const expand = `ALTER TABLE app_rooms ADD COLUMN next_colour text; CREATE TABLE app_next (id bigint PRIMARY KEY, text text NOT NULL);
+		INSERT INTO app_next VALUES (1, current_setting('statement_timeout'));`
 	next := buildNext(t, "next", expand)
 	contracted := buildNext(t, "contracted", expand, fmt.Sprintf(`CREATE TABLE app_floor (version bigint NOT NULL);
 		INSERT INTO app_floor VALUES (%d); DROP TABLE app_next;`, newestMigration(t)+1))
@@ -391,6 +432,9 @@ func TestVersionsSideBySide(t *testing.T) {
 	c.replicas = append(c.replicas, c.launchOther(next).listening())
 	if n := count(t, c.open(), `SELECT count(*) FROM information_schema.columns WHERE column_name = 'next_colour'`); n != 1 {
 		t.Fatal("the later version has not expanded the schema")
+	}
+	if n := count(t, c.open(), `SELECT count(*) FROM app_next WHERE text = '0'`); n != 1 {
+		t.Error("a migration may not take as long as it does")
 	}
 	urls := c.urls()
 	chat.urls.Store(&urls)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	"github.com/tandemhq/tandem/app"
@@ -56,7 +57,12 @@ const (
 func initializePatiently(ctx context.Context, c *Config, a app.Config, log *slog.Logger) (*app.Server, func(), error) {
 	began, pause := time.Now(), startPause
 	for {
-		server, cleanup, err := initialize(ctx, c, a, log)
+		var server *app.Server
+		var cleanup func()
+		err := whileAnswering(ctx, c, func(ctx context.Context) (err error) {
+			server, cleanup, err = initialize(ctx, c, a, log)
+			return err
+		})
 		waited := time.Since(began)
 		switch {
 		case err == nil:
@@ -81,4 +87,59 @@ func initializePatiently(ctx context.Context, c *Config, a app.Config, log *slog
 		}
 		pause = min(2*pause, startPauseMax)
 	}
+}
+
+// The database is asked for an answer that often. It may be silent for longer than StartWait, when that is less than this.
+const (
+	askPause     = time.Second
+	leastSilence = 5 * time.Second
+)
+
+// whileAnswering calls fn, and ends its context when the database has said nothing for as long as
+// StartWait: where a server is frozen, or packets are dropped, an answer would be waited for
+// without end. Migrations may take as long as they do while it answers others.
+func whileAnswering(ctx context.Context, c *Config, fn func(ctx context.Context) error) error {
+	ask, closeAsk, err := openAsk(c)
+	if err != nil {
+		return err
+	}
+	if ask == nil {
+		return fn(ctx)
+	}
+	defer closeAsk()
+	most := max(c.StartWait, leastSilence)
+	ctx, end := context.WithCancelCause(ctx)
+	var asking sync.WaitGroup
+	asking.Go(func() {
+		if silent(ctx, most, ask) {
+			end(fmt.Errorf("%w: it has said nothing for %v", coord.ErrUnavailable, most))
+		}
+	})
+	err = fn(ctx)
+	cause := context.Cause(ctx)
+	end(nil)
+	asking.Wait()
+	if err != nil && cause != nil {
+		return cause
+	}
+	return err
+}
+
+// silent reports whether ask has had no answer for as long as most; false when ctx ended before.
+// One that does not come is waited for and not asked for again: another connection may lead to
+// another server.
+func silent(ctx context.Context, most time.Duration, ask func(context.Context) error) bool {
+	for heard := time.Now(); time.Since(heard) < most; {
+		bounded, cancel := context.WithDeadline(ctx, heard.Add(most))
+		if err := ask(bounded); err == nil {
+			heard = time.Now()
+		}
+		cancel()
+		select {
+		case <-time.After(min(askPause, most-time.Since(heard))):
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return ctx.Err() == nil
 }

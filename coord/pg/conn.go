@@ -39,6 +39,15 @@ func OpenDB(url string, maxConns int) (*bun.DB, error) {
 	return openWork(r, maxConns)
 }
 
+// OpenMigrator returns a pool for migrations.Up, whose statements may take as long as they do.
+func OpenMigrator(url string) (*bun.DB, error) {
+	r, err := newRoute(url)
+	if err != nil {
+		return nil, err
+	}
+	return openDB(r, migratorConns, map[string]string{"statement_timeout": "0"})
+}
+
 func openWork(r *route, maxConns int) (*bun.DB, error) {
 	db, err := openDB(r, maxConns, nil)
 	if err != nil {

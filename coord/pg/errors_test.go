@@ -18,8 +18,8 @@ func TestSQLStates(t *testing.T) {
 	lost := want{unavailable: true, unknown: true, connecting: true}
 	for state, w := range map[pqerror.Code]want{
 		"08000": both, "08001": both, "08003": both, "08004": both, "08006": both, "08P01": both,
-		"08007": lost, // transaction resolution unknown
-		"25006": both, // read-only
+		"08007": lost,                // transaction resolution unknown
+		"25006": both,                // read-only
 		"25P03": both, "25P04": both, // idle in, or for too long in, a transaction
 		"40001": both, "40P01": both,
 		"40003": {unavailable: true, unknown: true}, // statement completion unknown

@@ -20,6 +20,7 @@ const (
 	limiterConns      = 4
 	coordinationConns = 4
 	probeConns        = 1
+	migratorConns     = 2
 )
 
 // PoolObserver is a [coord.Observer] that is also told of the driver's pools of connections, once,
