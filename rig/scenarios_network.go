@@ -27,7 +27,7 @@ func networkScenarios() []Scenario {
 		},
 		{
 			Name: "half-open", Programs: []string{"iproute2"},
-			Promise: "a machine that is cut off, or dies silently while it holds locks, loses nothing; others go on within 40 s",
+			Promise: "a machine that is cut off, or dies silently while it holds locks, loses nothing; others go on within 25 s",
 			Break:   "a transaction may stand still for ever.",
 			Checker: "the runs: occurrences are missing, or late",
 			Run:     runHalfOpen,
@@ -206,7 +206,7 @@ func runHalfOpen(ctx context.Context, r *Rig) (o load.Outcome, err error) {
 		Proxy: stand.CutWhenDown,
 	}, options, stand.Change{
 		File: "coord/pg/tx.go", Old: "idle_in_transaction_session_timeout = 3000", New: "idle_in_transaction_session_timeout = 0",
-	}, stand.Change{File: "coord/pg/conn.go", Old: `idleInTxTimeout  = "30000"`, New: `idleInTxTimeout  = "0"`})
+	}, stand.Change{File: "coord/pg/conn.go", Old: `idleInTxTimeout  = "10000"`, New: `idleInTxTimeout  = "0"`})
 	if err != nil {
 		return o, err
 	}
@@ -294,7 +294,7 @@ func runHalfOpen(ctx context.Context, r *Rig) (o load.Outcome, err error) {
 	if err != nil {
 		return final, err
 	}
-	const most = 40 * time.Second // the server waits for 30 s until it ends a transaction that stands still
+	const most = 25 * time.Second // the server waits for 10 s until it ends a transaction that stands still
 	var late float64
 	err = db.QueryRowContext(ctx, `SELECT coalesce(max(extract(epoch FROM started_at - scheduled_for)), 0) FROM coord_runs`).Scan(&late)
 	if err != nil {

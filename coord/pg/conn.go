@@ -21,7 +21,7 @@ import (
 const (
 	statementTimeout = "15000" // milliseconds
 	lockTimeout      = "10000"
-	idleInTxTimeout  = "30000"
+	idleInTxTimeout  = "10000"
 )
 
 // setTimeouts gives them to one transaction.

@@ -228,7 +228,7 @@ func TestPoolerRefusesSettings(t *testing.T) {
 	}
 	tx := begin(t, db)
 	for setting, want := range map[string]string{
-		"statement_timeout": "15s", "lock_timeout": "10s", "idle_in_transaction_session_timeout": "30s",
+		"statement_timeout": "15s", "lock_timeout": "10s", "idle_in_transaction_session_timeout": "10s",
 	} {
 		if err := tx.QueryRowContext(t.Context(), `SHOW `+setting).Scan(&timeout); err != nil || timeout != want {
 			t.Errorf("in a transaction behind the pooler %s is %q, %v", setting, timeout, err)

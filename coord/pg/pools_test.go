@@ -65,7 +65,7 @@ func TestWorkPoolIsExhausted(t *testing.T) {
 
 	db := admin(t, database)
 	lock := begin(t, db)
-	exec(t, lock, `LOCK TABLE coord_tasks`)
+	exec(t, lock, `SET LOCAL idle_in_transaction_session_timeout = 0; LOCK TABLE coord_tasks`)
 	var blocked sync.WaitGroup
 	for i := range 2 {
 		blocked.Go(func() {
