@@ -101,6 +101,9 @@ func newConnector(r *route, timeouts map[string]string) (*connector, error) {
 		"statement_timeout":                   statementTimeout,
 		"lock_timeout":                        lockTimeout,
 		"idle_in_transaction_session_timeout": idleInTxTimeout,
+		// The server too asks whether this machine is still there: what a dead one has locked is free
+		// after a minute then, and not after two hours.
+		"tcp_keepalives_idle": "30", "tcp_keepalives_interval": "10", "tcp_keepalives_count": "3", "tcp_user_timeout": "60000",
 	}
 	maps.Copy(settings, timeouts)
 	bounded, err := r.connectors(settings)

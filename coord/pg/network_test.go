@@ -226,6 +226,18 @@ func TestPoolerRefusesSettings(t *testing.T) {
 	if err := admin(t, database).QueryRowContext(t.Context(), `SHOW statement_timeout`).Scan(&timeout); err != nil || timeout != "15s" {
 		t.Errorf("directly statement_timeout is %q, %v", timeout, err)
 	}
+	migrator, err := pg.OpenMigrator(database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer migrator.Close()
+	for setting, want := range map[string]string{
+		"statement_timeout": "0", "tcp_keepalives_idle": "30", "tcp_keepalives_interval": "10", "tcp_keepalives_count": "3",
+	} {
+		if err := migrator.QueryRowContext(t.Context(), `SHOW `+setting).Scan(&timeout); err != nil || timeout != want {
+			t.Errorf("for migrations %s is %q, %v, want %q", setting, timeout, err, want)
+		}
+	}
 	tx := begin(t, db)
 	for setting, want := range map[string]string{
 		"statement_timeout": "15s", "lock_timeout": "10s", "idle_in_transaction_session_timeout": "10s",
