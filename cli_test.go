@@ -216,7 +216,7 @@ func TestServeByEnvironment(t *testing.T) {
 	}
 	url, _, _ := strings.Cut(link, "/#")
 	newPerson(t).want(http.StatusOK, "GET", url+"/", nil, nil)
-	if _, err := os.Stat(filepath.Join(p.cmd.Dir, "tandem.db")); (err == nil) != (driverName == "sqlite") {
+	if _, err := os.Stat(filepath.Join(p.Cmd.Dir, "tandem.db")); (err == nil) != (driverName == "sqlite") {
 		t.Errorf("tandem.db in the working directory: %v", err)
 	}
 

@@ -380,7 +380,7 @@ func TestClusterKill(t *testing.T) {
 			if n := count(t, db, `SELECT count(*) FROM app_messages WHERE client_id = $1`, runClientID(id)); n != 0 {
 				t.Errorf("%d messages of a run that has not ended", n)
 			}
-			victim.kill()
+			victim.Kill()
 		} else {
 			// Somebody's message is on its way through the same replica.
 			cut := newMessage{"cut " + point.name, "cut " + point.name}
@@ -390,7 +390,7 @@ func TestClusterKill(t *testing.T) {
 				}
 			})
 			waiting(point.table, 2, waitForTable, point.table)
-			victim.kill()
+			victim.Kill()
 			posting.Wait()
 			// It is sent again, under its client id, to one that lives, and waits there too.
 			posting.Go(func() {

@@ -46,7 +46,7 @@ func TestClusterCarriesOutOnce(t *testing.T) {
 	if t.Failed() || first == "" {
 		t.Fatalf("it was carried out by %q", first)
 	}
-	c.remove(first).kill()
+	c.remove(first).Kill()
 	for _, r := range c.replicas {
 		send(r)
 	}

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"bytes"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -14,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tandemhq/tandem/internal/child"
 	"github.com/tandemhq/tandem/internal/testenv"
 )
 
@@ -59,51 +58,31 @@ func program(tb testing.TB) string {
 	return filepath.Join(built.dir, name)
 }
 
-// transcript is what a process has written so far.
-type transcript struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (t *transcript) Write(p []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.text.Write(p)
-}
-
-func (t *transcript) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.text.String()
-}
-
 // process is a run of the program. It is killed at the end of the test, and what it has written
 // is shown when the test failed.
 type process struct {
-	tb             testing.TB
-	name           string
-	cmd            *exec.Cmd
-	stdout, stderr transcript
-	exited         chan struct{}
+	tb   testing.TB
+	name string
+	*child.Process
+	stdout, stderr child.Transcript
 }
 
 // start runs the program in a folder of its own; with may change how.
 func start(tb testing.TB, name string, with func(*exec.Cmd), args ...string) *process {
 	tb.Helper()
-	p := &process{tb: tb, name: name, cmd: exec.Command(program(tb), args...), exited: make(chan struct{})}
-	p.cmd.Dir = tb.TempDir()
-	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
-	p.cmd.SysProcAttr = dieWithParent()
+	p := &process{tb: tb, name: name}
+	cmd := exec.Command(program(tb), args...) // it ends by what the test does to it
+	cmd.Dir = tb.TempDir()
+	cmd.Stdout, cmd.Stderr = &p.stdout, &p.stderr
 	if with != nil {
-		with(p.cmd)
+		with(cmd)
 	}
-	started := make(chan error)
-	go p.run(started)
-	if err := <-started; err != nil {
+	var err error
+	if p.Process, err = child.Start(cmd); err != nil {
 		tb.Fatalf("start %s: %v", name, err)
 	}
 	tb.Cleanup(func() {
-		p.kill()
+		p.Kill()
 		if tb.Failed() {
 			tb.Logf("%s (tandem %s) wrote:\n%s%s", name, strings.Join(args, " "), &p.stdout, &p.stderr)
 		}
@@ -111,40 +90,9 @@ func start(tb testing.TB, name string, with func(*exec.Cmd), args ...string) *pr
 	return p
 }
 
-// run starts the process and waits for it on one thread: the kernel ends the process when the
-// thread that started it ends.
-func (p *process) run(started chan<- error) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	err := p.cmd.Start()
-	started <- err
-	if err == nil {
-		_ = p.cmd.Wait()
-		close(p.exited)
-	}
-}
-
-func (p *process) hasExited() bool {
-	select {
-	case <-p.exited:
-		return true
-	default:
-		return false
-	}
-}
-
-// kill ends the process as kill -9 does.
-func (p *process) kill() {
-	if err := p.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		p.tb.Errorf("kill %s: %v", p.name, err)
-		return
-	}
-	<-p.exited
-}
-
 func (p *process) signal(s os.Signal) {
 	p.tb.Helper()
-	if err := p.cmd.Process.Signal(s); err != nil {
+	if err := p.Signal(s); err != nil {
 		p.tb.Fatalf("signal %s: %v", p.name, err)
 	}
 }
@@ -153,26 +101,26 @@ func (p *process) signal(s os.Signal) {
 func (p *process) wait() int {
 	p.tb.Helper()
 	eventually(p.tb, func() string {
-		if p.hasExited() {
+		if p.Ended() {
 			return ""
 		}
 		return p.name + " has not ended"
 	})
-	return p.cmd.ProcessState.ExitCode()
+	return p.Code()
 }
 
 // find waits until the process has written what the pattern matches, and returns the group.
-func (p *process) find(in *transcript, pattern *regexp.Regexp) string {
+func (p *process) find(in *child.Transcript, pattern *regexp.Regexp) string {
 	p.tb.Helper()
 	var found string
 	eventually(p.tb, func() string {
-		ended := p.hasExited()
+		ended := p.Ended()
 		if match := pattern.FindStringSubmatch(in.String()); match != nil {
 			found = match[1]
 			return ""
 		}
 		if ended {
-			p.tb.Fatalf("%s ended with code %d before it wrote %s", p.name, p.cmd.ProcessState.ExitCode(), pattern)
+			p.tb.Fatalf("%s ended with code %d before it wrote %s", p.name, p.Code(), pattern)
 		}
 		return fmt.Sprintf("%s has not written %s", p.name, pattern)
 	})

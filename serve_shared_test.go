@@ -66,7 +66,7 @@ func TestRestart(t *testing.T) {
 				t.Errorf("%s ended with code %d", r.name, code)
 			}
 		}},
-		{"third", func() { r.kill() }},
+		{"third", func() { r.Kill() }},
 	} {
 		admin.say(r.url, room, fmt.Sprintf("before end %d", i))
 		f.awaitText(fmt.Sprintf("before end %d", i))
@@ -150,7 +150,7 @@ func TestSecondProcess(t *testing.T) {
 	// One is killed; the other goes on with the task, and whoever was there resumes.
 	admin.schedule(one.url, room, "tick")
 	followers[0].awaitText("tick reports")
-	one.kill()
+	one.Kill()
 	followers[0].awaitClose()
 	followers[0].connect(two.url)
 	reports := func() (n int) {

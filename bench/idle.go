@@ -102,7 +102,11 @@ func measureIdle(ctx context.Context, sub subject, length time.Duration, prepare
 
 const benchUser, benchPassword = "bench", "correct horse battery"
 
+// addUser adds the user of the sockets, in a database that has the tables of package coord alone.
 func addUser(ctx context.Context, program, url string) error {
+	if text, err := exec.CommandContext(ctx, program, "migrate", "--database-url", url).CombinedOutput(); err != nil {
+		return fmt.Errorf("migrate: %w\n%s", err, text)
+	}
 	add := exec.CommandContext(ctx, program, "user", "add", benchUser, "--admin", "--password-stdin", "--database-url", url)
 	add.Stdin = strings.NewReader(benchPassword + "\n")
 	if text, err := add.CombinedOutput(); err != nil {

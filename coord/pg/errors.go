@@ -26,7 +26,7 @@ const (
 	unknownDatabase   = "3D000"
 )
 
-// ErrRefused: a server answers, and refuses the password, the role or the database of the
+// ErrRefused says that a server answers, and refuses the password, the role or the database of the
 // connection string. Of several servers, one of which is away, it is also a
 // [coord.ErrUnavailable] when that one may allow what another does not.
 var ErrRefused = errors.New("the server refuses the connection")

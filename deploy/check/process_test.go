@@ -1,16 +1,15 @@
 package check
 
 import (
-	"bytes"
 	"context"
 	"net"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
-	"sync"
 	"testing"
 	"time"
+
+	"github.com/tandemhq/tandem/internal/child"
 )
 
 // patience is how long a test waits for what must happen soon, on a busy machine too.
@@ -28,67 +27,30 @@ func program(t *testing.T) string {
 	return path
 }
 
-// transcript is what a process has written so far.
-type transcript struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (t *transcript) Write(p []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.text.Write(p)
-}
-
-func (t *transcript) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.text.String()
-}
-
-// tail is the end of a long text.
-func tail(text string) string {
-	const most = 4000
-	return text[max(0, len(text)-most):]
-}
-
 // process is a run of a program.
 type process struct {
-	cmd    *exec.Cmd
-	output transcript
-	exited chan struct{}
+	*child.Process
+	output child.Transcript
 }
 
 // start runs a program in a folder of its own, with no other variables of the environment than those given. It is
 // killed at the end of the test, and what it has written is shown when the test failed.
 func start(t *testing.T, name string, env []string, input, path string, args ...string) *process {
 	t.Helper()
-	p := &process{cmd: exec.CommandContext(context.WithoutCancel(t.Context()), path, args...), exited: make(chan struct{})}
-	p.cmd.Dir = t.TempDir()
-	p.cmd.Env = append([]string{}, env...)
-	p.cmd.Stdin = strings.NewReader(input)
-	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output
-	p.cmd.SysProcAttr = dieWithParent()
-	started := make(chan error)
-	go func() {
-		// The kernel ends the process when the thread that started it ends.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := p.cmd.Start()
-		started <- err
-		if err == nil {
-			_ = p.cmd.Wait()
-			close(p.exited)
-		}
-	}()
-	if err := <-started; err != nil {
+	p := &process{}
+	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), path, args...)
+	cmd.Dir = t.TempDir()
+	cmd.Env = append([]string{}, env...)
+	cmd.Stdin = strings.NewReader(input)
+	cmd.Stdout, cmd.Stderr = &p.output, &p.output
+	var err error
+	if p.Process, err = child.Start(cmd); err != nil {
 		t.Fatalf("start %s: %v", name, err)
 	}
 	t.Cleanup(func() {
-		_ = p.cmd.Process.Kill()
-		<-p.exited
+		p.Kill()
 		if t.Failed() {
-			t.Logf("%s wrote:\n%s", name, tail(p.output.String()))
+			t.Logf("%s wrote:\n%s", name, p.output.Tail())
 		}
 	})
 	return p

@@ -114,8 +114,8 @@ func (p *pod) watch(probe *corev1.Probe, success func()) bool {
 			return false
 		case <-t.Context().Done():
 			return false
-		case <-p.exited:
-			t.Errorf("%s ended by itself: %v", p.name, p.cmd.ProcessState)
+		case <-p.Exited():
+			t.Errorf("%s ended by itself: %v", p.name, p.Cmd.ProcessState)
 			return false
 		case <-time.After(time.Duration(probe.PeriodSeconds) * time.Second):
 		}
@@ -184,12 +184,12 @@ func (p *pod) delete() {
 	close(p.deleted)
 	time.AfterFunc(lag, func() { p.cluster.leave(p) })
 	pause(context.WithoutCancel(t.Context()), time.Duration(p.container.Lifecycle.PreStop.Sleep.Seconds)*time.Second)
-	_ = p.cmd.Process.Signal(syscall.SIGTERM)
+	_ = p.Signal(syscall.SIGTERM)
 	grace := time.Duration(*p.cluster.deployment.Spec.Template.Spec.TerminationGracePeriodSeconds) * time.Second
 	select {
-	case <-p.exited:
+	case <-p.Exited():
 		t.Logf("%s ended after %v", p.name, time.Since(began).Round(100*time.Millisecond))
-		if code := p.cmd.ProcessState.ExitCode(); code != 0 {
+		if code := p.Code(); code != 0 {
 			t.Errorf("%s ended with code %d", p.name, code)
 		}
 	case <-time.After(grace - time.Since(began)):
@@ -232,8 +232,8 @@ func (c *cluster) service() string {
 func addPerson(t *testing.T, program string, env []string) {
 	t.Helper()
 	p := start(t, "user add", env, password+"\n", program, "user", "add", person, "--admin", "--password-stdin")
-	if <-p.exited; !p.cmd.ProcessState.Success() {
-		t.Fatalf("user add: %v\n%s", p.cmd.ProcessState, &p.output)
+	if <-p.Exited(); !p.Cmd.ProcessState.Success() {
+		t.Fatalf("user add: %v\n%s", p.Cmd.ProcessState, &p.output)
 	}
 }
 
@@ -320,9 +320,9 @@ func TestComposeUpdate(t *testing.T) {
 	addPerson(t, path, replicas[0].env)
 	people := startLoad(t, front)
 	for _, r := range replicas {
-		_ = r.cmd.Process.Signal(syscall.SIGTERM)
+		_ = r.Signal(syscall.SIGTERM)
 		select {
-		case <-r.exited:
+		case <-r.Exited():
 		case <-time.After(r.grace):
 			t.Fatalf("%s would have been killed after %v", r.name, r.grace)
 		}

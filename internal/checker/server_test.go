@@ -14,7 +14,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,6 +23,7 @@ import (
 	"time"
 
 	"github.com/tandemhq/tandem/client"
+	"github.com/tandemhq/tandem/internal/child"
 	"github.com/tandemhq/tandem/internal/testenv"
 )
 
@@ -70,24 +70,6 @@ func builder(driver string) func() (string, error) {
 	}
 }
 
-// transcript is what a process has written so far.
-type transcript struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (t *transcript) Write(p []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.text.Write(p)
-}
-
-func (t *transcript) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.text.String()
-}
-
 // replica is a replica of the program, behind a proxy through which its address stays the same.
 type replica struct {
 	t       *testing.T
@@ -129,56 +111,29 @@ func (r *replica) url() string { return "http://" + r.front.address() }
 
 // process is a run of the program.
 type process struct {
-	cmd    *exec.Cmd
-	output transcript
-	exited chan struct{}
+	*child.Process
+	output child.Transcript
 }
 
 // launch starts the program; it is killed at the end of the test, and what it has written is shown when
 // the test failed.
 func launch(t *testing.T, program, input string, args ...string) (*process, error) {
-	p := &process{cmd: exec.Command(program, args...), exited: make(chan struct{})} // it ends by what the test does to it
-	p.cmd.Dir = t.TempDir()
-	p.cmd.Stdin = strings.NewReader(input)
-	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output
-	p.cmd.SysProcAttr = dieWithParent()
-	started := make(chan error)
-	go p.run(started)
-	if err := <-started; err != nil {
+	p := &process{}
+	cmd := exec.Command(program, args...) // it ends by what the test does to it
+	cmd.Dir = t.TempDir()
+	cmd.Stdin = strings.NewReader(input)
+	cmd.Stdout, cmd.Stderr = &p.output, &p.output
+	var err error
+	if p.Process, err = child.Start(cmd); err != nil {
 		return nil, err
 	}
 	t.Cleanup(func() {
-		p.kill()
+		p.Kill()
 		if t.Failed() {
-			t.Logf("tandem %s wrote:\n%s", strings.Join(args, " "), tail(p.output.String()))
+			t.Logf("tandem %s wrote:\n%s", strings.Join(args, " "), p.output.Tail())
 		}
 	})
 	return p, nil
-}
-
-// tail is the end of a long text.
-func tail(text string) string {
-	const most = 4000
-	return text[max(0, len(text)-most):]
-}
-
-// run starts the process and waits for it on one thread: the kernel ends the process when the
-// thread that started it ends.
-func (p *process) run(started chan<- error) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	err := p.cmd.Start()
-	started <- err
-	if err == nil {
-		_ = p.cmd.Wait()
-		close(p.exited)
-	}
-}
-
-// kill ends the process as kill -9 does.
-func (p *process) kill() {
-	_ = p.cmd.Process.Kill()
-	<-p.exited
 }
 
 var listening = regexp.MustCompile(`msg="tandem is listening".* address=(\S+)`)
@@ -206,8 +161,8 @@ func (r *replica) start() {
 		}
 		select {
 		case <-tick.C:
-		case <-p.exited:
-			r.t.Errorf("%s ended before it listened: %v\n%s", r.name, p.cmd.ProcessState, tail(p.output.String()))
+		case <-p.Exited():
+			r.t.Errorf("%s ended before it listened: %v\n%s", r.name, p.Cmd.ProcessState, p.output.Tail())
 			return
 		case <-deadline.C:
 			r.t.Errorf("%s does not listen", r.name)
@@ -219,20 +174,20 @@ func (r *replica) start() {
 // kill ends the replica as kill -9 does. Who comes is refused.
 func (r *replica) kill() {
 	r.front.lead("")
-	r.process.kill()
+	r.process.Kill()
 }
 
 // stop ends the replica as an operator does.
 func (r *replica) stop() {
 	r.t.Helper()
-	_ = r.process.cmd.Process.Signal(syscall.SIGTERM)
+	_ = r.process.Signal(syscall.SIGTERM)
 	select {
-	case <-r.process.exited:
+	case <-r.process.Exited():
 	case <-time.After(patience):
 		r.t.Fatalf("%s has not ended", r.name)
 	}
 	r.front.lead("")
-	if code := r.process.cmd.ProcessState.ExitCode(); code != 0 {
+	if code := r.process.Code(); code != 0 {
 		r.t.Errorf("%s ended with code %d", r.name, code)
 	}
 }
@@ -263,8 +218,8 @@ func people(t *testing.T, r *replica, n, sessions int) (list []*person) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if <-p.exited; !p.cmd.ProcessState.Success() {
-			t.Fatalf("user add: %v\n%s", p.cmd.ProcessState, &p.output)
+		if <-p.Exited(); !p.Cmd.ProcessState.Success() {
+			t.Fatalf("user add: %v\n%s", p.Cmd.ProcessState, &p.output)
 		}
 		made := &person{http: hc}
 		for range sessions {

@@ -13,13 +13,13 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
 
+	"github.com/tandemhq/tandem/internal/child"
 	"github.com/tandemhq/tandem/internal/testenv"
 )
 
@@ -111,8 +111,7 @@ func freePorts(ctx context.Context, n int) (ports []int, err error) {
 
 // process is a server that was started. A nil one has ended.
 type process struct {
-	cmd    *exec.Cmd
-	exited chan struct{}
+	*child.Process
 	killed atomic.Bool
 }
 
@@ -132,50 +131,29 @@ func (c *Cluster) launch(name, program string, args ...string) (*process, error)
 		Credential: c.own.credential, Setsid: true,
 		Pdeathsig: syscall.SIGTERM, // on which Patroni ends PostgreSQL
 	}
-	p := &process{cmd: cmd, exited: make(chan struct{})}
-	started := make(chan error)
-	go func() {
-		// The kernel ends the process with the thread that started it.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := cmd.Start()
-		started <- err
-		if err == nil {
-			_ = cmd.Wait()
-			close(p.exited)
-		}
-	}()
-	if err := <-started; err != nil {
+	started, err := child.Start(cmd)
+	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
-	return p, nil
+	return &process{Process: started}, nil
 }
 
 func (p *process) signal(s syscall.Signal) {
 	if p != nil {
-		_ = p.cmd.Process.Signal(s)
+		_ = p.Signal(s)
 	}
 }
 
 func (p *process) kill() {
 	if p != nil {
 		p.killed.Store(true)
-		p.signal(syscall.SIGKILL)
-		<-p.exited
+		p.Kill()
 	}
 }
 
 // fallen says whether the process has ended without having been killed.
 func (p *process) fallen() bool {
-	if p == nil || p.killed.Load() {
-		return false
-	}
-	select {
-	case <-p.exited:
-		return true
-	default:
-		return false
-	}
+	return p != nil && !p.killed.Load() && p.Ended()
 }
 
 // findPostgres returns the folder of all programs of PostgreSQL. What testenv finds may be links

@@ -1,7 +1,6 @@
 package stand
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,111 +8,56 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"runtime"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
+
+	"github.com/tandemhq/tandem/internal/child"
 )
-
-// transcript is the end of what a process has written.
-type transcript struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-// transcriptMost bounds a transcript; the first half goes when it is full.
-const transcriptMost = 8 << 20
-
-func (t *transcript) Write(p []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.text.Len() > transcriptMost {
-		t.text.Next(transcriptMost / 2)
-	}
-	return t.text.Write(p)
-}
-
-func (t *transcript) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.text.String()
-}
 
 // Process is a program that was started. It ends with this one, however that ends.
 type Process struct {
-	Name   string
-	cmd    *exec.Cmd
-	output transcript
-	exited chan struct{}
+	Name string
+	*child.Process
+	output child.Transcript
 }
 
 // Launch starts a program with no other variables of the environment than those given.
 func Launch(name string, env, command []string, input string) (*Process, error) {
+	p := &Process{Name: name}
 	// It is not bound to a context: its end is a part of what is done.
-	p := &Process{Name: name, cmd: exec.Command(command[0], command[1:]...), exited: make(chan struct{})} //nolint:noctx // see above
-	p.cmd.Dir = os.TempDir()
-	p.cmd.Env = append([]string{"PATH=" + os.Getenv("PATH")}, env...)
-	p.cmd.Stdin = strings.NewReader(input)
-	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output
-	p.cmd.SysProcAttr = dieWithParent()
-	started := make(chan error)
-	go func() {
-		// The kernel ends the process when the thread that started it ends.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := p.cmd.Start()
-		started <- err
-		if err == nil {
-			_ = p.cmd.Wait()
-			close(p.exited)
-		}
-	}()
-	if err := <-started; err != nil {
+	cmd := exec.Command(command[0], command[1:]...) //nolint:noctx // see above
+	cmd.Dir = os.TempDir()
+	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH")}, env...)
+	cmd.Stdin = strings.NewReader(input)
+	cmd.Stdout, cmd.Stderr = &p.output, &p.output
+	var err error
+	if p.Process, err = child.Start(cmd); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
 	return p, nil
 }
 
 // Pid is its process number.
-func (p *Process) Pid() int { return p.cmd.Process.Pid }
+func (p *Process) Pid() int { return p.Cmd.Process.Pid }
 
 // Output is what it has written, the end of it if that was much.
 func (p *Process) Output() string { return p.output.String() }
 
-// Exited is closed when it has ended.
-func (p *Process) Exited() <-chan struct{} { return p.exited }
-
-// Ended reports whether it has.
-func (p *Process) Ended() bool {
-	select {
-	case <-p.exited:
-		return true
-	default:
-		return false
-	}
-}
-
 // Signal sends it a signal.
 func (p *Process) Signal(s os.Signal) error {
-	if err := p.cmd.Process.Signal(s); err != nil {
+	if err := p.Process.Signal(s); err != nil {
 		return fmt.Errorf("signal %s: %w", p.Name, err)
 	}
 	return nil
 }
 
-// Kill ends it as kill -9 does, and waits for that.
-func (p *Process) Kill() {
-	_ = p.cmd.Process.Kill()
-	<-p.exited
-}
-
 // Wait waits until it has ended, and returns with which code; a signal is -1.
 func (p *Process) Wait(ctx context.Context) (code int, err error) {
 	select {
-	case <-p.exited:
-		return p.cmd.ProcessState.ExitCode(), nil
+	case <-p.Exited():
+		return p.Code(), nil
 	case <-ctx.Done():
 		return 0, fmt.Errorf("%s has not ended: %w", p.Name, ctx.Err())
 	}

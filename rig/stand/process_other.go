@@ -1,7 +1,0 @@
-//go:build !linux
-
-package stand
-
-import "syscall"
-
-func dieWithParent() *syscall.SysProcAttr { return nil }
