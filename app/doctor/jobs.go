@@ -7,9 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tandemhq/tandem/coord"
-
 	"github.com/tandemhq/tandem/app/store"
+	"github.com/tandemhq/tandem/coord"
 )
 
 // Jobs looks at what became of background jobs. Those of which replicas take turns have

@@ -100,8 +100,8 @@ func stopped(t *testing.T, open func(*testing.T, func() time.Time) *Database) *D
 	return d
 }
 
-// Rows opens what the application has in SQLite beside the memory driver.
-func Rows(t *testing.T) *bun.DB {
+// memoryRows opens what the application has in SQLite beside the memory driver.
+func memoryRows(t *testing.T) *bun.DB {
 	t.Helper()
 	rows, err := sql.Open("sqlite", "file::memory:?_pragma=foreign_keys(1)")
 	if err != nil {
@@ -116,7 +116,7 @@ func Rows(t *testing.T) *bun.DB {
 // Memory is a database of memory.
 func Memory(t *testing.T, now func() time.Time) *Database {
 	t.Helper()
-	rows := Rows(t)
+	rows := memoryRows(t)
 	var once sync.Once
 	var shared *memory.Store
 	return &Database{Driver: "memory", open: func(_ *testing.T, o coord.Options) (coord.Backend, store.Options) {
