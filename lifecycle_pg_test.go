@@ -457,15 +457,13 @@ func TestVersionsSideBySide(t *testing.T) {
 	if n := count(t, c.open(), `SELECT count(*) FROM app_next WHERE text = '0'`); n != 1 {
 		t.Error("a migration may not take as long as it does")
 	}
-	urls := c.urls()
-	chat.urls.Store(&urls)
+	chat.through(c.urls())
 	chat.more(20)
 
 	// Back to the present version, beside the later one.
 	old := c.remove("node-1")
 	c.replicas = append(c.replicas, c.launch().listening())
-	urls = c.urls()
-	chat.urls.Store(&urls)
+	chat.through(c.urls())
 	old.signal(syscall.SIGTERM)
 	if code := old.wait(); code != 0 {
 		t.Errorf("%s ended with code %d", old.name, code)
