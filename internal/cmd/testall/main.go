@@ -56,7 +56,7 @@ func main() {
 // session is what the steps share.
 type session struct {
 	env    []string
-	output io.Writer // shared with the commands, so that nothing waits in a buffer
+	output io.Writer // shared with the commands; it keeps nothing back
 
 	fuzzTime time.Duration // for all fuzz targets together, besides what building them takes
 }
@@ -66,10 +66,12 @@ type result struct {
 	name string
 	err  error
 	took time.Duration
+	said []string // of what failed
 }
 
 func run(ctx context.Context, steps []step) error {
-	s := &session{env: os.Environ(), output: os.Stdout, fuzzTime: 50 * time.Second}
+	output := &digest{w: os.Stdout}
+	s := &session{env: os.Environ(), output: output, fuzzTime: 50 * time.Second}
 	if _, err := os.Stat("tools/go.mod"); err != nil {
 		return errors.New("run this from the root of the repository")
 	}
@@ -79,15 +81,15 @@ func run(ctx context.Context, steps []step) error {
 		return err
 	}
 	defer stop()
-	results := []result{{"set-up", nil, time.Since(began)}}
+	results := []result{{name: "set-up", took: time.Since(began)}}
 	for _, step := range steps {
 		s.heading(step.name, step.about)
 		start := time.Now()
 		err := step.run(ctx, s)
-		results = append(results, result{step.name, err, time.Since(start)})
 		if err != nil {
 			fmt.Fprintf(s.output, "%s: %v\n", step.name, err)
 		}
+		results = append(results, result{step.name, err, time.Since(start), output.failures()})
 		if ctx.Err() != nil {
 			break
 		}
@@ -165,8 +167,17 @@ func (s *session) command(ctx context.Context, dir, name string, args ...string)
 	return cmd
 }
 
-// summary prints the table and returns an error that names the failed steps.
+// summary prints what the failed steps said of it and the table, and returns an error that names the failed steps.
 func summary(w io.Writer, results []result, planned int, total time.Duration) error {
+	for _, r := range results {
+		if r.err == nil {
+			continue
+		}
+		fmt.Fprintf(w, "\n=== %s failed\n", r.name)
+		for _, line := range r.said {
+			fmt.Fprintln(w, line)
+		}
+	}
 	fmt.Fprintf(w, "\n=== summary\n")
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	var failed []string

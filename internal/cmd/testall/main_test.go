@@ -144,8 +144,8 @@ func TestOutOfTimeIsNoFailure(t *testing.T) {
 
 func TestSummary(t *testing.T) {
 	var out bytes.Buffer
-	good := result{"vet", nil, 1500 * time.Millisecond}
-	bad := result{"test", errors.New("exit status 1"), time.Minute}
+	good := result{"vet", nil, 1500 * time.Millisecond, []string{"not this"}}
+	bad := result{"test", errors.New("exit status 1"), time.Minute, []string{"--- FAIL: TestX (0.00s)"}}
 	if err := summary(&out, []result{good}, 1, time.Second); err != nil {
 		t.Errorf("all well: got %v", err)
 	}
@@ -155,9 +155,68 @@ func TestSummary(t *testing.T) {
 	if err := summary(&out, []result{good}, 3, time.Minute); err == nil {
 		t.Error("two steps that were not run are no success")
 	}
-	for _, part := range []string{"vet    ok         1.5s", "test   FAILED    60.0s", "total"} {
+	if strings.Contains(out.String(), "not this") {
+		t.Errorf("what did not fail is shown in\n%s", out.String())
+	}
+	for _, part := range []string{"=== test failed\n--- FAIL: TestX (0.00s)\n", "vet    ok         1.5s", "test   FAILED    60.0s", "total"} {
 		if !strings.Contains(out.String(), part) {
 			t.Errorf("no %q in\n%s", part, out.String())
+		}
+	}
+}
+
+// Whatever the pieces in which it comes, the output goes through, and what failed is kept with what explains it.
+func TestDigest(t *testing.T) {
+	const output = `ok  	a	1s
+==================
+WARNING: DATA RACE
+Write at 0x1 by goroutine 2:
+  a.TestX()
+      /a/x_test.go:7 +0xc9b
+
+Previous read at 0x1
+--- FAIL: TestX (0.01s)
+    x_test.go:7: why
+    --- FAIL: TestX/y (0.00s)
+        x_test.go:8: that
+    x_test.go:9: 1
+    x_test.go:9: 2
+    x_test.go:9: 3
+    x_test.go:9: 4
+FAIL	b	2s
+ok  	c	1s
+panic: test timed out after 10m0s
+`
+	want := []string{
+		"WARNING: DATA RACE", "Write at 0x1 by goroutine 2:", "  a.TestX()", "      /a/x_test.go:7 +0xc9b", "",
+		"--- FAIL: TestX (0.01s)", "    x_test.go:7: why", "    --- FAIL: TestX/y (0.00s)", "        x_test.go:8: that",
+		"    x_test.go:9: 1", "    x_test.go:9: 2", "    x_test.go:9: 3",
+		"FAIL\tb\t2s",
+		"panic: test timed out after 10m0s",
+	}
+	for _, size := range []int{1, 7, len(output)} {
+		var out bytes.Buffer
+		d := &digest{w: &out}
+		for part := range slices.Chunk([]byte(output), size) {
+			if n, err := d.Write(part); n != len(part) || err != nil {
+				t.Fatal(n, err)
+			}
+		}
+		if out.String() != output {
+			t.Errorf("what went through in pieces of %d is\n%s", size, &out)
+		}
+		if got := d.failures(); !slices.Equal(got, want) {
+			t.Errorf("of pieces of %d it kept\n%s", size, strings.Join(got, "\n"))
+		}
+		if got := d.failures(); len(got) > 0 {
+			t.Errorf("the next step is said to have failed by %q", got)
+		}
+		long := strings.Repeat("--- FAIL: long ", 1000) + "\n"
+		for range 1000 {
+			_, _ = d.Write([]byte(long))
+		}
+		if got := strings.Join(d.failures(), ""); len(got) > mostKept*mostBytes {
+			t.Errorf("%d bytes are kept", len(got))
 		}
 	}
 }

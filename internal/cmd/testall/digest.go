@@ -1,0 +1,60 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// digest passes on what is written and keeps the lines that say what failed, for the end: whoever reads
+// only that still learns it.
+type digest struct {
+	w    io.Writer
+	line []byte // which has no end yet
+	more int    // lines to keep
+	kept []string
+}
+
+const (
+	mostKept  = 60 // lines of one step
+	mostBytes = 300
+)
+
+// failure begins what is kept, and what follows explains it: where a test failed, or who raced.
+var failure = regexp.MustCompile(`^(\s*--- FAIL: |FAIL\s+\S|panic: |fatal error: |WARNING: DATA RACE|\s*found unexpected goroutines|failed: )`)
+
+const explained = 4 // lines behind it
+
+func (d *digest) Write(p []byte) (int, error) {
+	for rest := p; len(rest) > 0; {
+		part, after, ended := bytes.Cut(rest, []byte{'\n'})
+		rest = after
+		d.line = append(d.line, part[:min(len(part), mostBytes-min(len(d.line), mostBytes))]...)
+		if ended {
+			d.take(string(d.line))
+			d.line = d.line[:0]
+		}
+	}
+	return d.w.Write(p)
+}
+
+func (d *digest) take(line string) {
+	switch {
+	case failure.MatchString(line):
+		d.more = 1 + explained
+	case strings.HasPrefix(line, "ok "):
+		d.more = 0
+	}
+	if d.more > 0 && len(d.kept) < mostKept {
+		d.kept = append(d.kept, line)
+	}
+	d.more = max(0, d.more-1)
+}
+
+// failures returns what was kept since it was asked last.
+func (d *digest) failures() []string {
+	defer func() { d.kept, d.more = nil, 0 }()
+	return slices.Clip(d.kept)
+}
