@@ -3,6 +3,7 @@ package coord
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -35,7 +36,8 @@ const (
 // key is free. A result of more than MaxPayload is stored as a failure that says so.
 //
 // While fn runs its lease is extended. Its context ends, with the cause ErrFenced, before
-// the lease can end, by this process's monotonic clock. When fn panics or its process
+// the lease can end, by this process's monotonic clock; a fn that then returns the context's
+// error has lost its lease, and Do's error is ErrFenced too. When fn panics or its process
 // dies, the key is free as soon as the lease has ended, and another caller's fn runs. To
 // let an effect in the store happen once even then, fn makes it together with
 // [Tx.CompleteReceipt] of held in one transaction, and returns. That outcome counts then.
@@ -184,7 +186,11 @@ func (d doing) underLease(
 		extending.Wait()
 		fence.Stop()
 	}()
-	return fn(ctx, held)
+	body, err := fn(ctx, held)
+	if errors.Is(err, context.Canceled) && errors.Is(context.Cause(ctx), ErrFenced) {
+		err = fmt.Errorf("%w: %w", ErrFenced, err) // it was not the caller who gave up
+	}
+	return body, err
 }
 
 // settle stores an outcome. When the hold is gone the receipt tells why: an earlier try

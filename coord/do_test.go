@@ -107,8 +107,8 @@ func TestDoEndsTheContextBeforeTheLease(t *testing.T) {
 					}
 					return nil, ctx.Err()
 				})
-				if !errors.Is(err, context.Canceled) {
-					t.Errorf("Do: %v", err)
+				if !errors.Is(err, context.Canceled) || !errors.Is(err, coord.ErrFenced) {
+					t.Errorf("Do: %v; want ErrFenced", err)
 				}
 				if took := time.Since(failing); took < 0 || took > 30*time.Second {
 					t.Errorf("the context ended %v after extensions had begun to fail", took)
