@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/chromedp/chromedp"
+
+	"github.com/tandemhq/tandem/internal/browsertest"
 )
 
 const otherPassword = "staple battery horse"
@@ -358,7 +360,7 @@ func TestBrowserWaits(t *testing.T) {
 		}
 		return ""
 	})
-	ada := openTab(startBrowser(t), t, "ada", r.url)
+	ada := openTab(browsertest.Start(t), t, "ada", r.url)
 	ada.fill("#signin-name", adminName)
 	ada.fill("#signin-password", password)
 	ada.click("#signin-submit")
@@ -377,7 +379,7 @@ func TestBrowserWaits(t *testing.T) {
 func TestBrowserRefusedMessages(t *testing.T) {
 	t.Parallel()
 	r := serve(t, "only", newDatabase(t))
-	ada := openTab(startBrowser(t), t, "ada", r.setupLink())
+	ada := openTab(browsertest.Start(t), t, "ada", r.setupLink())
 	ada.fill("#setup-name", adminName)
 	ada.fill("#setup-password", password)
 	ada.click("#setup-submit")

@@ -10,6 +10,8 @@ import (
 
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
+
+	"github.com/tandemhq/tandem/internal/browsertest"
 )
 
 // press clicks an element that shows itself only to a mouse or the keyboard.
@@ -50,7 +52,7 @@ func newHousehold(t *testing.T) household {
 	h := household{
 		database: database,
 		first:    serve(t, "first", database, "--poll", "100ms"), second: serve(t, "second", database, "--poll", "100ms"),
-		browser: startBrowser(t),
+		browser: browsertest.Start(t),
 	}
 	h.ada = openTab(h.browser, t, "ada", h.first.setupLink())
 	h.ada.fill("#setup-name", adminName)

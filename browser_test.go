@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os/exec"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -19,30 +18,8 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/tandemhq/tandem/app/webhook"
-	"github.com/tandemhq/tandem/internal/testenv"
+	"github.com/tandemhq/tandem/internal/browsertest"
 )
-
-// startBrowser starts a browser of its own for the test.
-func startBrowser(tb testing.TB) context.Context {
-	tb.Helper()
-	options := append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]),
-		chromedp.ExecPath(testenv.Chromium(tb)),
-		chromedp.NoSandbox, // root, as in many a CI, can't have one; only our own page is opened
-		chromedp.DisableGPU,
-		chromedp.Flag("disable-quic", true),
-		chromedp.Flag("disable-component-update", true),
-		chromedp.WindowSize(1400, 900),
-	)
-	// The browser ends with the clean-up, in which it is asked and waited for.
-	ctx, cancelAllocator := chromedp.NewExecAllocator(context.WithoutCancel(tb.Context()), options...)
-	tb.Cleanup(cancelAllocator)
-	ctx, cancel := chromedp.NewContext(ctx)
-	tb.Cleanup(cancel)
-	if err := chromedp.Do(ctx); err != nil {
-		tb.Fatalf("start the browser: %v", err)
-	}
-	return ctx
-}
 
 // tab is what one person has open.
 type tab struct {
@@ -217,7 +194,7 @@ func TestBrowser(t *testing.T) {
 	if driverName != "memory" {
 		second = serve(t, "second", database, "--poll", "100ms")
 	}
-	browser := startBrowser(t)
+	browser := browsertest.Start(t)
 
 	ada := openTab(browser, t, "ada", first.setupLink())
 	ada.fill("#setup-name", adminName)
@@ -288,7 +265,7 @@ func TestBrowserChangesEndpoints(t *testing.T) {
 	for _, w := range []*wire{front, a, b} {
 		w.lead(r)
 	}
-	ada := openTab(startBrowser(t), t, "ada", front.url+"/#setup="+tokenOf(r.setupLink()))
+	ada := openTab(browsertest.Start(t), t, "ada", front.url+"/#setup="+tokenOf(r.setupLink()))
 	ada.fill("#setup-name", adminName)
 	ada.fill("#setup-password", password)
 	ada.click("#setup-submit")
@@ -509,7 +486,7 @@ func TestTasksInBrowser(t *testing.T) {
 		second = serve(t, "second", database, flags...)
 	}
 	errand := newErrand(t)
-	browser := startBrowser(t)
+	browser := browsertest.Start(t)
 	ada := openTab(browser, t, "ada", first.setupLink())
 	ada.fill("#setup-name", adminName)
 	ada.fill("#setup-password", password)

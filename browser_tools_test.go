@@ -8,6 +8,8 @@ import (
 
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
+
+	"github.com/tandemhq/tandem/internal/browsertest"
 )
 
 // toolCall is a call of a tool as the API shows it.
@@ -64,7 +66,7 @@ func TestBrowserTools(t *testing.T) {
 	if driverName != "memory" {
 		second = serve(t, "second", database, "--poll", "100ms")
 	}
-	browser := startBrowser(t)
+	browser := browsertest.Start(t)
 	ada := openTab(browser, t, "ada", first.setupLink())
 	ada.fill("#setup-name", adminName)
 	ada.fill("#setup-password", password)

@@ -54,7 +54,7 @@ func TestBuildsAreIsolated(t *testing.T) {
 	}
 	everywhere := []string{
 		"github.com/google/wire", "testing", "pgregory.net/rapid", "go.uber.org/goleak",
-		module + "/coord/coordtest", module + "/internal/testenv", module + "/internal/apptest", module + "/internal/child",
+		module + "/coord/coordtest", module + "/internal/testenv", module + "/internal/apptest", module + "/internal/child", module + "/internal/browsertest",
 	}
 	for _, build := range []struct {
 		name, tag         string

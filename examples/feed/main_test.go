@@ -20,6 +20,7 @@ import (
 	"github.com/uptrace/bun"
 
 	"github.com/tandemhq/tandem/coord"
+	"github.com/tandemhq/tandem/internal/browsertest"
 	"github.com/tandemhq/tandem/internal/testenv"
 )
 
@@ -232,16 +233,7 @@ func TestFeedWithoutDatabase(t *testing.T) {
 // TestPage looks at the feed in a browser.
 func TestPage(t *testing.T) {
 	addr := start(t, "memory:")
-	options := append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]),
-		chromedp.ExecPath(testenv.Chromium(t)), chromedp.NoSandbox, chromedp.DisableGPU)
-	ctx, cancel := chromedp.NewExecAllocator(context.WithoutCancel(t.Context()), options...)
-	defer cancel()
-	ctx, cancel = chromedp.NewContext(ctx)
-	defer cancel()
-	if err := chromedp.Do(ctx); err != nil { // starts it, for longer than what follows may take
-		t.Fatal(err)
-	}
-	ctx, cancel = context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(browsertest.Start(t), patience)
 	defer cancel()
 	note(t, addr, "from elsewhere")
 	field := chromedp.CSS("input")
