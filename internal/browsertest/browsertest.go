@@ -16,12 +16,11 @@ import (
 // test, and leaves no file behind.
 func Start(tb testing.TB) context.Context {
 	tb.Helper()
-	// Not tb.TempDir: a process of the browser may still write there, and the path of a socket must be short.
-	dir, err := os.MkdirTemp("", "tandem-browser-")
+	dir, err := os.MkdirTemp("", "tandem-browser-") //nolint:usetesting // the path of a socket must be short
 	if err != nil {
 		tb.Fatal(err)
 	}
-	tb.Cleanup(func() { _ = os.RemoveAll(dir) })
+	tb.Cleanup(func() { _ = os.RemoveAll(dir) }) // a process that is ending may still write there
 	options := append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]),
 		chromedp.ExecPath(testenv.Chromium(tb)),
 		chromedp.Env("TMPDIR="+dir), // where it leaves what it locks its profile with

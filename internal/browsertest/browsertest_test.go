@@ -9,7 +9,7 @@ import (
 
 // A browser shows a page, and when its test is over nothing of it is left where temporary files are.
 func TestStart(t *testing.T) {
-	dir, err := os.MkdirTemp("", "tandem-") // a short one, for it will be in the path of a socket
+	dir, err := os.MkdirTemp("", "tandem-") //nolint:usetesting // it will be in the path of a socket, which must be short
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"io"
 	"regexp"
-	"slices"
 	"strings"
 )
 
@@ -15,10 +14,12 @@ type digest struct {
 	line []byte // which has no end yet
 	more int    // lines to keep
 	kept []string
+	last []string // lines, kept when nothing says what failed
 }
 
 const (
 	mostKept  = 60 // lines of one step
+	mostLast  = 20
 	mostBytes = 300
 )
 
@@ -51,10 +52,15 @@ func (d *digest) take(line string) {
 		d.kept = append(d.kept, line)
 	}
 	d.more = max(0, d.more-1)
+	d.last = append(d.last, line)
+	d.last = d.last[max(0, len(d.last)-mostLast):]
 }
 
-// failures returns what was kept since it was asked last.
+// failures returns what was kept since it was asked last, of a step that has failed.
 func (d *digest) failures() []string {
-	defer func() { d.kept, d.more = nil, 0 }()
-	return slices.Clip(d.kept)
+	defer func() { d.kept, d.last, d.more = nil, nil, 0 }()
+	if len(d.kept) == 0 {
+		return d.last
+	}
+	return d.kept
 }

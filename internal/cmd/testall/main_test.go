@@ -211,6 +211,10 @@ panic: test timed out after 10m0s
 		if got := d.failures(); len(got) > 0 {
 			t.Errorf("the next step is said to have failed by %q", got)
 		}
+		_, _ = d.Write([]byte(strings.Repeat("before\n", 100) + "a.go:7: this is wrong\n"))
+		if got := d.failures(); len(got) != mostLast || got[mostLast-1] != "a.go:7: this is wrong" {
+			t.Errorf("of what nothing is known of it kept %q", got)
+		}
 		long := strings.Repeat("--- FAIL: long ", 1000) + "\n"
 		for range 1000 {
 			_, _ = d.Write([]byte(long))
