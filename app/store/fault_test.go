@@ -23,6 +23,38 @@ type sqliteError int
 func (e sqliteError) Error() string { return fmt.Sprint("sqlite: ", int(e)) }
 func (e sqliteError) Code() int     { return int(e) }
 
+// errRowsClosed is what a statement of a transaction says that is rolled back while its answer is read.
+func errRowsClosed(t *testing.T) error {
+	t.Helper()
+	db, err := sql.Open("sqlite", ":memory:")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback()
+	rows, err := tx.QueryContext(t.Context(), `SELECT 1`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	if !rows.Next() {
+		t.Fatal(rows.Err())
+	}
+	cancel()
+	for {
+		var one int
+		if err := rows.Scan(&one); err != nil {
+			return err
+		}
+	}
+}
+
 func TestFault(t *testing.T) {
 	for _, test := range []struct {
 		err  error
@@ -30,6 +62,7 @@ func TestFault(t *testing.T) {
 	}{
 		{driver.ErrBadConn, true},
 		{sql.ErrTxDone, true}, // its time was up, and it was rolled back
+		{errRowsClosed(t), true},
 		{io.ErrUnexpectedEOF, true},
 		{&net.OpError{Op: "dial", Err: errors.New("refused")}, true},
 		{context.DeadlineExceeded, true},

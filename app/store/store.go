@@ -140,11 +140,15 @@ func fault(err error) error {
 	return fmt.Errorf("store: %w", err)
 }
 
+// rowsClosed is the text of an error for which database/sql has no name: a transaction was rolled back for its
+// time while its answer was read.
+const rowsClosed = "sql: Rows are closed"
+
 func unavailable(err error) bool {
 	if _, ok := errors.AsType[net.Error](err); ok { // context.DeadlineExceeded is one
 		return true
 	}
-	if errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrTxDone) ||
+	if errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrTxDone) || strings.HasSuffix(err.Error(), rowsClosed) ||
 		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
 		errors.Is(err, net.ErrClosed) {
 		return true

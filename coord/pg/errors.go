@@ -34,8 +34,11 @@ var ErrRefused = errors.New("the server refuses the connection")
 // errReadOnly: a server refused to write, and what it says may be old.
 var errReadOnly = fmt.Errorf("%w: the server is read-only", coord.ErrUnavailable)
 
-// poolClosed is the text of an error for which database/sql has no name.
-const poolClosed = "sql: database is closed"
+// The texts of errors for which database/sql has no name.
+const (
+	poolClosed = "sql: database is closed"
+	rowsClosed = "sql: Rows are closed"
+)
 
 // storeError gives an error of the database its sentinel.
 func storeError(ctx context.Context, err error) error {
@@ -70,7 +73,7 @@ func storeError(ctx context.Context, err error) error {
 	case err.Error() == poolClosed:
 		return coord.ErrClosed
 	case errors.Is(err, driver.ErrBadConn), errors.Is(err, sql.ErrConnDone),
-		errors.Is(err, sql.ErrTxDone): // rolled back for poolPatience
+		errors.Is(err, sql.ErrTxDone), err.Error() == rowsClosed: // rolled back for poolPatience, the latter beside its answer
 		return fmt.Errorf("%w: %w", coord.ErrUnavailable, err)
 	case isNet(err):
 		// The request may have arrived before the connection broke.

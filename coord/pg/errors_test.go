@@ -1,6 +1,8 @@
 package pg
 
 import (
+	"context"
+	"database/sql"
 	"errors"
 	"testing"
 
@@ -50,6 +52,35 @@ func TestSQLStates(t *testing.T) {
 		if errors.Is(connecting, coord.ErrUnknownOutcome) {
 			t.Errorf("%s: nothing was asked for yet", state)
 		}
+	}
+}
+
+// A transaction is rolled back because its time is up, while the answer to one of its statements is read.
+func TestRowsOfATransactionThatIsOver(t *testing.T) {
+	t.Parallel()
+	db := sql.OpenDB(instant{})
+	defer db.Close()
+	during, over := context.WithCancel(t.Context())
+	defer over()
+	tx, err := db.BeginTx(during, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback()
+	rows, err := tx.QueryContext(t.Context(), `SELECT 1`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	over()
+	for err == nil {
+		_, err = rows.Columns()
+	}
+	if got := storeError(t.Context(), err); !errors.Is(got, coord.ErrUnavailable) || errors.Is(got, coord.ErrUnknownOutcome) {
+		t.Errorf("%v: %v", err, got)
+	}
+	if err := rows.Err(); err != nil && !errors.Is(err, context.Canceled) {
+		t.Error(err)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"io"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -33,6 +34,13 @@ func (instant) BeginTx(context.Context, driver.TxOptions) (driver.Tx, error) { r
 func (instant) ExecContext(context.Context, string, []driver.NamedValue) (driver.Result, error) {
 	return driver.RowsAffected(0), nil
 }
+
+func (instant) QueryContext(context.Context, string, []driver.NamedValue) (driver.Rows, error) {
+	return instant{}, nil
+}
+
+func (instant) Columns() []string         { return nil }
+func (instant) Next([]driver.Value) error { return io.EOF }
 
 // onePool is a work pool of one connection, in a time of its own.
 type onePool struct {
