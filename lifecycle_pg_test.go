@@ -323,12 +323,15 @@ func TestSixStartAtOnce(t *testing.T) {
 			t.Errorf("the migration %s was applied %d times", name, n)
 		}
 	}
+	var tokens []string // all, before one of them is used: then there are no others
+	for _, r := range c.replicas {
+		tokens = append(tokens, tokenOf(r.setupLink()))
+	}
 	var made atomic.Int32
 	var racing sync.WaitGroup
 	for i, r := range c.replicas {
-		token := tokenOf(r.setupLink())
 		racing.Go(func() {
-			a, err := newPerson(t).ask("POST", r.url+"/api/v1/setup", credentials{token, fmt.Sprintf("admin %d", i), password})
+			a, err := newPerson(t).ask("POST", r.url+"/api/v1/setup", credentials{tokens[i], fmt.Sprintf("admin %d", i), password})
 			switch {
 			case err != nil:
 				t.Error(err)

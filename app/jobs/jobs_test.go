@@ -182,9 +182,11 @@ func TestReplicasTakeTurns(t *testing.T) {
 		for _, node := range []string{"one", "two", "three"} {
 			replicas[node] = start(node)
 		}
+		stopped := map[string]time.Time{}
 		stop := func(node string) {
 			replicas[node].stop()
 			delete(replicas, node)
+			stopped[node] = time.Now()
 		}
 		time.Sleep(35 * time.Second) // all have begun; the daily one has a second try, in a minute
 		stop(book.of("daily")[0].node)
@@ -201,7 +203,10 @@ func TestReplicasTakeTurns(t *testing.T) {
 				t.Errorf("%s had %d turns in %d minutes", job, n, hours*2*60)
 			}
 			for i, turn := range turns[1:] {
-				if gap := turn.at.Sub(turns[i].at); gap < time.Minute || gap > 2*time.Minute {
+				at, cut := stopped[turns[i].node]
+				// What a replica left undone when it stopped is done again soon.
+				cut = cut && job == "hangs" && turn.at.After(at) && turns[i].at.Before(at)
+				if gap := turn.at.Sub(turns[i].at); gap < time.Minute && !cut || gap > 2*time.Minute {
 					t.Errorf("%s: turn %d is %v behind the one before", job, i+2, gap)
 				}
 			}

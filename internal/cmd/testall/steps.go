@@ -119,11 +119,14 @@ func goCommand(args ...string) func(context.Context, *session) error {
 	return func(ctx context.Context, s *session) error { return s.run(ctx, ".", "go", args...) }
 }
 
+// hang is how long the tests of a package may take: more than any does on a machine that is busy with others.
+const hang = "-timeout=30m"
+
 // goTest looks for races everywhere but in the C of SQLite and its library, translated to Go:
 // there the detector takes four times as long as all the rest.
 func goTest(args ...string) func(context.Context, *session) error {
 	return goCommand(append([]string{
-		"test", "-race", "-gcflags=modernc.org/sqlite/lib=-race=false", "-gcflags=modernc.org/libc=-race=false",
+		"test", "-race", hang, "-gcflags=modernc.org/sqlite/lib=-race=false", "-gcflags=modernc.org/libc=-race=false",
 	}, args...)...)
 }
 
@@ -182,7 +185,7 @@ func checkModules(ctx context.Context, s *session) error {
 			continue
 		}
 		fmt.Fprintln(s.output, "in", dir)
-		for _, args := range [][]string{{"vet", "./..."}, {"test", "./..."}} {
+		for _, args := range [][]string{{"vet", "./..."}, {"test", hang, "./..."}} {
 			if err := s.run(ctx, dir, "go", args...); err != nil {
 				errs = append(errs, fmt.Errorf("%s: go %s: %w", dir, args[0], err))
 			}
