@@ -20,21 +20,24 @@ func Start(cmd *exec.Cmd) (*Process, error) {
 	endWithParent(cmd)
 	p := &Process{Cmd: cmd, exited: make(chan struct{})}
 	started := make(chan error)
-	go func() {
-		// The kernel ends the process when the thread that started it ends.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := cmd.Start()
-		started <- err
-		if err == nil {
-			_ = cmd.Wait()
-			close(p.exited)
-		}
-	}()
+	go p.run(started)
 	if err := <-started; err != nil {
 		return nil, err
 	}
 	return p, nil
+}
+
+// run starts the program and waits for it on one thread: the kernel ends the process when the thread that
+// started it ends, and Go ends idle threads as it likes.
+func (p *Process) run(started chan<- error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	err := p.Cmd.Start()
+	started <- err
+	if err == nil {
+		_ = p.Cmd.Wait()
+		close(p.exited)
+	}
 }
 
 // Exited is closed when it has ended.

@@ -140,7 +140,7 @@ func (c *Cluster) URL(db string) string {
 // Pid is the process number of the server, 0 when this process has not started it.
 func (c *Cluster) Pid() int {
 	if s := c.own(); s != nil {
-		return s.cmd.Process.Pid
+		return s.Cmd.Process.Pid
 	}
 	return 0
 }

@@ -20,17 +20,17 @@ func (c *Cluster) Crash(kind bool) error {
 	if kind {
 		signal = signalImmediate
 	}
-	if err := s.cmd.Process.Signal(signal); err != nil && !s.ended() {
+	if err := s.Signal(signal); err != nil && !s.Ended() {
 		return fmt.Errorf("crash: %w", err)
 	}
-	<-s.exited
+	<-s.Exited()
 	return nil
 }
 
 // Ended reports whether the server has ended, by Crash or by itself.
 func (c *Cluster) Ended() bool {
 	s := c.own()
-	return s != nil && s.ended()
+	return s != nil && s.Ended()
 }
 
 // Restart starts a server that has ended anew, at the same address and with the same data and
@@ -41,10 +41,10 @@ func (c *Cluster) Restart(ctx context.Context) error {
 	if old == nil {
 		return errForeign
 	}
-	<-old.exited
+	<-old.Exited()
 	ready := func() bool {
 		s, err := readStatus(c.folder.data())
-		return err == nil && s.state == statusReady && s.pid != old.cmd.Process.Pid
+		return err == nil && s.state == statusReady && s.pid != old.Cmd.Process.Pid
 	}
 	for {
 		s, err := c.start(ctx, ready)

@@ -108,7 +108,7 @@ func Shared(tb testing.TB) *Cluster {
 }
 
 // GoroutineName is the function in which the goroutine that waits for a server runs.
-const GoroutineName = "github.com/tandemhq/tandem/internal/testenv.(*server).run"
+const GoroutineName = "github.com/tandemhq/tandem/internal/child.(*Process).run"
 
 // NewDatabase returns the URL of a fresh database on the shared server. See
 // [Cluster.NewDatabase].

@@ -42,9 +42,9 @@ func NewPooler(tb testing.TB) *Pooler {
 		tb.Fatalf("testenv: no PgBouncer for this test: %v", err)
 	}
 	tb.Cleanup(func() {
-		if p.server.ended() {
+		if p.server.Ended() {
 			tb.Errorf("testenv: PgBouncer ended by itself: %s; the end of its log:\n%s",
-				p.server.cmd.ProcessState, tail(p.folder.log(), logLines))
+				p.server.Cmd.ProcessState, tail(p.folder.log(), logLines))
 		}
 		p.server.stop()
 		p.folder.remove()

@@ -12,4 +12,4 @@ func (p *Pooler) Stop() {
 }
 
 // Ended reports whether the pooler has ended, by Stop or by itself.
-func (p *Pooler) Ended() bool { return p.server.ended() }
+func (p *Pooler) Ended() bool { return p.server.Ended() }

@@ -39,7 +39,7 @@ func TestPooler(t *testing.T) {
 			t.Errorf("the clients have %d connections to the server; want at most %d", len(backends), poolerConns)
 		}
 	})
-	if !p.server.ended() {
+	if !p.server.Ended() {
 		t.Error("it still runs")
 	}
 	if _, err := os.Stat(p.folder.path); !errors.Is(err, fs.ErrNotExist) {

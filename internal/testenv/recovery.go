@@ -58,7 +58,7 @@ func (c *Cluster) Promote(ctx context.Context) error {
 	if err := signal(c.folder, c.account, promoteName); err != nil {
 		return err
 	}
-	if err := s.cmd.Process.Signal(signalPromote); err != nil {
+	if err := s.Signal(signalPromote); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)

@@ -6,14 +6,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"time"
+
+	"github.com/tandemhq/tandem/internal/child"
 )
 
 // server is one run of a server program.
 type server struct {
-	cmd     *exec.Cmd
-	exited  chan struct{}
+	*child.Process
 	endings []ending
 }
 
@@ -39,31 +39,16 @@ func startServer(
 	cmd.Env = serverEnv()
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = own.serverAttributes()
-	s := &server{cmd: cmd, exited: make(chan struct{}), endings: endings}
-	started := make(chan error)
-	go s.run(started)
-	if err := <-started; err != nil {
+	process, err := child.Start(cmd)
+	if err != nil {
 		return nil, err
 	}
+	s := &server{process, endings}
 	if err := s.waitReady(ctx, ready); err != nil {
 		s.stop()
 		return nil, fmt.Errorf("%s %w; the end of its log:\n%s", filepath.Base(program), err, tail(f.log(), logLines))
 	}
 	return s, nil
-}
-
-// run starts the program and waits for it on one thread: the kernel ends the server when
-// the thread that started it ends, and Go ends idle threads as it likes.
-func (s *server) run(started chan<- error) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	err := s.cmd.Start()
-	started <- err
-	if err != nil {
-		return
-	}
-	_ = s.cmd.Wait()
-	close(s.exited)
 }
 
 func (s *server) waitReady(ctx context.Context, ready func() bool) error {
@@ -73,8 +58,8 @@ func (s *server) waitReady(ctx context.Context, ready func() bool) error {
 	defer tick.Stop()
 	for {
 		select {
-		case <-s.exited:
-			return fmt.Errorf("ended while it started: %s", s.cmd.ProcessState)
+		case <-s.Exited():
+			return fmt.Errorf("ended while it started: %s", s.Cmd.ProcessState)
 		case <-ctx.Done():
 			return fmt.Errorf("was not ready in time: %w", context.Cause(ctx))
 		case <-deadline.C:
@@ -87,25 +72,14 @@ func (s *server) waitReady(ctx context.Context, ready func() bool) error {
 	}
 }
 
-// ended reports whether the program has ended.
-func (s *server) ended() bool {
-	select {
-	case <-s.exited:
-		return true
-	default:
-		return false
-	}
-}
-
 func (s *server) stop() {
 	for _, e := range s.endings {
-		_ = s.cmd.Process.Signal(e.signal)
+		_ = s.Signal(e.signal)
 		select {
-		case <-s.exited:
+		case <-s.Exited():
 			return
 		case <-time.After(e.wait):
 		}
 	}
-	_ = s.cmd.Process.Kill()
-	<-s.exited
+	s.Kill()
 }
