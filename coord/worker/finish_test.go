@@ -248,3 +248,33 @@ func TestFinishIn(t *testing.T) {
 		})
 	}
 }
+
+// TestFinishInIsNoLoss has the leases extended between the end of a run, by its handler's transaction, and the
+// end of the handler, which has not lost anything.
+func TestFinishInIsNoLoss(t *testing.T) {
+	bubble(t, func(e *env) {
+		var w *running
+		w = e.start(e.options(func(ctx context.Context, r *Run) error {
+			if err := e.InTx(ctx, r.FinishIn); err != nil {
+				return err
+			}
+			time.Sleep(w.interval() * 3 / 2)
+			if ctx.Err() != nil {
+				e.Errorf("the handler was cancelled: %v", context.Cause(ctx))
+			}
+			<-ctx.Done() // the lease is not extended
+			if !errors.Is(context.Cause(ctx), coord.ErrFenced) {
+				e.Errorf("the handler was cancelled at last: %v", context.Cause(ctx))
+			}
+			return nil
+		}))
+		id := e.enqueue(coord.NewRun{Kind: kind})[0].ID
+		time.Sleep(time.Minute)
+		e.expect("the run", id, coord.Succeeded, 1)
+		if n := e.log.lines("lease lost"); n != 0 || e.count("extend") == 0 {
+			e.Errorf("a lost lease was told of %d times, of %d extensions", n, e.count("extend"))
+		}
+		w.idle()
+		w.drain()
+	})
+}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"sync/atomic"
 	"time"
 
 	"github.com/tandemhq/tandem/coord"
@@ -61,20 +62,21 @@ type Run struct {
 	worker   *Worker
 	ctx      context.Context //nolint:containedctx // the handler's, as long as the Run lives
 	cancel   context.CancelCauseFunc
-	finished bool      // by FinishIn
-	end      ending    // set when the handler has ended
-	deadline time.Time // as last extended; guarded by the worker while running
-	fenced   bool      // the lease is lost, or left to end; guarded by the worker
+	finished atomic.Bool // by FinishIn
+	end      ending      // set when the handler has ended
+	deadline time.Time   // as last extended; guarded by the worker while running
+	fenced   bool        // the lease is lost, or left to end; guarded by the worker
 }
 
 // FinishIn ends the run as succeeded in a transaction of the handler, so that its
 // rows and the end of its run become one. It is called once, and its error is
 // returned from the transaction's function; the handler then returns the
 // transaction's error. A worker that lost its lease gets [coord.ErrFenced], and
-// the transaction is rolled back.
+// the transaction is rolled back. The context of the handler goes on when the run has
+// ended so, until its lease would have.
 func (r *Run) FinishIn(ctx context.Context, tx coord.Tx) error {
 	err := tx.Finish(ctx, coord.Result{Claim: r.Claim, Outcome: coord.Succeed})
-	r.finished = err == nil
+	r.finished.Store(err == nil)
 	return err
 }
 
@@ -131,7 +133,7 @@ const none coord.Outcome = 0
 // the run.
 func (r *Run) result(err, cause error) ending {
 	switch {
-	case err == nil && r.finished || errors.Is(err, ErrFinished):
+	case err == nil && r.finished.Load() || errors.Is(err, ErrFinished):
 		return ending{}
 	case err == nil:
 		return ending{outcome: coord.Succeed}

@@ -78,12 +78,13 @@ func (w *Worker) extended(held []coord.Claim) {
 	}
 }
 
-// lost ends the handlers of claims that are held no longer.
+// lost ends the handlers of claims that are held no longer, but for those whose own
+// transaction has ended the run: the answer to its commit may still be on its way.
 func (w *Worker) lost(claims []coord.Claim) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, c := range claims {
-		if r := w.running[c.Run.ID]; r != nil && r.Token == c.Token {
+		if r := w.running[c.Run.ID]; r != nil && r.Token == c.Token && !r.finished.Load() {
 			r.lose()
 		}
 	}
