@@ -91,15 +91,9 @@ func states(r *Ring) string {
 	return strings.Join(list, ", ")
 }
 
-// rare is for rings that are kept for months: in a bubble of testing/synctest the race detector crashes when
+// rarely is for rings that are kept for months: in a bubble of testing/synctest the race detector crashes when
 // it has counted millions of events (https://go.dev/issue/78156).
-var rare = Options{Poll: 12 * time.Hour, Overlap: day}
-
-func rarely(keks ...KEK) Options {
-	o := rare
-	o.KEKs = keks
-	return o
-}
+func rarely(keks ...KEK) Options { return Options{KEKs: keks, Poll: 12 * time.Hour, Overlap: day} }
 
 // Over half a year each signature is good on every replica for the 30 days that it may live, a next
 // key is known for a day before it signs, and no key is kept for longer than it must be.
@@ -108,7 +102,7 @@ func TestHalfAYear(t *testing.T) {
 		store := memory.NewStore(memory.Options{})
 		var rings []*Ring
 		for range 3 {
-			rings = append(rings, openRing(t, store.Open(), rare))
+			rings = append(rings, openRing(t, store.Open(), rarely()))
 		}
 		type signed struct {
 			token, data string
@@ -155,7 +149,7 @@ func TestHalfAYear(t *testing.T) {
 
 func TestARotationThatIsAskedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := openRing(t, memory.Open(memory.Options{}), rare)
+		r := openRing(t, memory.Open(memory.Options{}), rarely())
 		for _, step := range []struct {
 			wait  time.Duration
 			o     Rotation
@@ -331,7 +325,7 @@ func TestKEKs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memory.NewStore(memory.Options{})
 		old, other := kek(t), kek(t)
-		plain := openRing(t, store.Open(), rare)
+		plain := openRing(t, store.Open(), rarely())
 		if k := plain.known.Load().Keys[0]; k.SealedBy != "" || !bytes.Equal(k.Material, plain.known.Load().secrets[1]) {
 			t.Errorf("without a KEK the key is stored as %+v", k)
 		}

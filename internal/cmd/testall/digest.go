@@ -24,7 +24,7 @@ const (
 )
 
 // failure begins what is kept, and what follows explains it: where a test failed, or who raced.
-var failure = regexp.MustCompile(`^(\s*--- FAIL: |FAIL\s+\S|panic: |fatal error: |SIG[A-Z]+: |WARNING: DATA RACE|\s*found unexpected goroutines|failed: )`)
+var failure = regexp.MustCompile(`^(\s*--- FAIL: |FAIL\s+\S|panic: |fatal error: |SIG[A-Z]+: |WARNING: DATA RACE|\s*found unexpected goroutines)`)
 
 const explained = 4 // lines behind it
 
