@@ -361,7 +361,16 @@ func TestFencedByExtend(t *testing.T) {
 		}))
 		runs := e.enqueue(coord.NewRun{Kind: kind}, coord.NewRun{Kind: kind, Payload: []byte("other")})
 		time.Sleep(2 * time.Second)
-		// The run is taken away behind the worker's back: released, and claimed again.
+		// The run is taken away behind the worker's back: released, and claimed again
+		// before the worker, which hears of the release, looks for it.
+		stolen := make(chan struct{})
+		e.hook(func(_ context.Context, call string) error {
+			if call == "claim" {
+				<-stolen
+			}
+			return nil
+		}, nil)
+		synctest.Wait()
 		stale := coord.Claim{Run: e.run(runs[0].ID), Token: 1}
 		if err := e.Claimer().Finish(e.Context(), coord.Result{Claim: stale, Outcome: coord.Release}); err != nil {
 			e.Fatal(err)
@@ -370,6 +379,7 @@ func TestFencedByExtend(t *testing.T) {
 		if err != nil || len(thief) != 1 {
 			e.Fatal(thief, err)
 		}
+		close(stolen)
 		if cause := <-causes; !errors.Is(cause, coord.ErrFenced) {
 			e.Errorf("the cause is %v", cause)
 		}
