@@ -101,6 +101,10 @@ func sameSite(p *http.CrossOriginProtection, next http.Handler) http.Handler {
 	})
 }
 
+// statusClientGone stands in the access log, as in that of nginx, for a request that could not be
+// carried out because its client did not wait for the answer: that is no failure of the server.
+const statusClientGone = 499
+
 // logged writes the access log: the API, webhooks and sockets at info, the rest at debug.
 // A query is never logged, since it may hold a ticket, and neither are headers.
 func (h *handler) logged(next http.Handler) http.Handler {
@@ -108,6 +112,9 @@ func (h *handler) logged(next http.Handler) http.Handler {
 		started := time.Now()
 		answer := &answerWriter{ResponseWriter: w}
 		defer func() {
+			if answer.status >= 500 && r.Context().Err() != nil {
+				answer.status = statusClientGone
+			}
 			h.metrics.HTTPRequests.WithLabelValues(methodLabel(r.Method), strconv.Itoa(answer.status/100)+"xx").Inc()
 			level := slog.LevelDebug
 			if strings.HasPrefix(r.URL.Path, "/api/") || strings.HasPrefix(r.URL.Path, tasks.WebhookPath) || r.URL.Path == "/ws" {
