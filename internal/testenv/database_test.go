@@ -2,6 +2,7 @@ package testenv
 
 import (
 	"bytes"
+	"crypto/rand"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -56,13 +57,14 @@ func TestDatabasesAreSeparateAndDropped(t *testing.T) {
 	c := Shared(t)
 	var calls atomic.Int32
 	prepare := func(url string) error { calls.Add(1); return fill(url) }
+	template := "Ten at Once " + rand.Text() // of this run of the test
 	seen := map[string]string{}
 	var mu sync.Mutex
 	t.Run("tests", func(t *testing.T) {
 		for range asked {
 			t.Run("", func(t *testing.T) {
 				t.Parallel()
-				url := NewDatabase(t, "Ten at Once", prepare)
+				url := NewDatabase(t, template, prepare)
 				name := query(t, url, `SELECT current_database()`)
 				filled := query(t, url, `SELECT at::text FROM filled`)
 				query(t, url, `WITH gone AS (DELETE FROM filled RETURNING at) SELECT count(*)::text FROM gone`)
@@ -138,7 +140,7 @@ func TestOpenConnectionsDoNotKeepADatabase(t *testing.T) {
 
 func TestLateDisconnectOfPrepare(t *testing.T) {
 	var db *sql.DB
-	url := NewDatabase(t, "late", func(url string) (err error) {
+	url := NewDatabase(t, "late "+rand.Text(), func(url string) (err error) {
 		if db, err = sql.Open("postgres", url); err != nil {
 			return err
 		}
