@@ -60,7 +60,8 @@ func (w *Worker) claimLoop(ctx, work context.Context, hints <-chan struct{}) {
 		}
 		limit := w.take()
 		if limit == 0 {
-			continue // the slot that is freed next looks
+			rest.Reset(w.poll()) // the slot that is freed next looks, but not while claims fail
+			continue
 		}
 		got, err := w.claim(ctx, work, limit)
 		if ctx.Err() != nil {
@@ -118,6 +119,7 @@ func (w *Worker) take() (slots int) {
 	part := max(w.o.Concurrency/parts, goodBatch)
 	slots = min(w.o.Concurrency-w.taken, part, coord.MaxBatch)
 	if w.more && slots < min(part, w.unwritten) || w.unwritten >= w.o.Concurrency {
+		w.more = true // for all that is known: there is a look when the ends are written
 		return 0
 	}
 	w.taken += slots

@@ -1,0 +1,57 @@
+package worker
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/tandemhq/tandem/coord"
+)
+
+// TestLooksAgainAfterManyEnds has as many ends unwritten as there are slots, so that the worker looks for
+// nothing until the store takes them.
+func TestLooksAgainAfterManyEnds(t *testing.T) {
+	for name, test := range map[string]struct {
+		claims bool          // work all the time
+		poll   time.Duration // far away, or not
+	}{
+		"nothing works":        {false, time.Second},
+		"ends are not written": {true, time.Second},
+		"ends are not written, and the poll is far away": {true, time.Hour}, // a hint that comes meanwhile counts
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(e *env) {
+				hints := make(chan struct{}, 1)
+				e.mute, e.hints = true, hints
+				o := e.options(func(_ context.Context, r *Run) error {
+					time.Sleep(time.Duration(len(r.Run.Payload)) * time.Second)
+					return nil
+				})
+				o.Concurrency, o.Poll = 2, test.poll
+				e.enqueue(coord.NewRun{Kind: kind, Payload: make([]byte, 2)}, coord.NewRun{Kind: kind, Payload: make([]byte, 4)})
+				w := e.start(o)
+				time.Sleep(time.Second)
+				e.hook(func(_ context.Context, call string) error {
+					if call == "finish" || call == "claim" && !test.claims {
+						return errAway
+					}
+					return nil
+				}, nil)
+				time.Sleep(2 * time.Second)
+				poke(hints) // while a slot is free, and its run's end is not written
+				time.Sleep(7 * time.Second)
+				soon := e.enqueue(coord.NewRun{Kind: kind})[0].ID
+				poke(hints) // while both are
+				time.Sleep(time.Second)
+				e.hook(nil, nil)
+				time.Sleep(5 * time.Second)
+				e.expect("a run that was queued meanwhile", soon, coord.Succeeded, 1)
+				late := e.enqueue(coord.NewRun{Kind: kind, Delay: test.poll})[0].ID
+				time.Sleep(2*test.poll + time.Second)
+				e.expect("a run that fell due later", late, coord.Succeeded, 1)
+				w.idle()
+				w.drain()
+			})
+		})
+	}
+}
