@@ -54,6 +54,9 @@ func TestWorkPoolIsExhausted(t *testing.T) {
 	told, log := &pools{}, newLines()
 	options := log.options()
 	options.Observer = told
+	// On a busy machine a first statement may take longer than the limiter waits. In the work pool it would wait
+	// for longer than this, too.
+	options.Limiter.Deadline = 5 * time.Second
 	b := openWith(t, pg.Options{URL: database, DB: work, Probe: probe, Poll: 100 * time.Millisecond, Options: options})
 	log.wait(t, "listening for other replicas", 1)
 	other := openWith(t, pg.Options{URL: database, Poll: time.Hour})
