@@ -42,10 +42,12 @@ func execOnce(url, statement string) error {
 	return err
 }
 
-// waitForLock returns when a backend of the database waits for a lock.
+// waitForLock returns when a statement waits for a lock in the database. Who rings the doorbell waits for one of
+// the whole server, for a moment.
 func waitForLock(t *testing.T, db *bun.DB) {
 	t.Helper()
-	waitFor(t, db, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)
+	waitFor(t, db, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend'
+		AND wait_event_type = 'Lock' AND wait_event <> 'object'`)
 }
 
 // waitFor returns when the count is above zero.
