@@ -103,7 +103,8 @@ func TestFrozenProcesses(t *testing.T) {
 }
 
 func frozenProcesses(t *testing.T, at string) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	// How often a process is stopped in its transaction, and so not taken over from, is chance.
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	b, err := open(ctx, at, true)
 	if err != nil {
