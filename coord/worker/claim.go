@@ -60,7 +60,9 @@ func (w *Worker) claimLoop(ctx, work context.Context, hints <-chan struct{}) {
 		}
 		limit := w.take()
 		if limit == 0 {
-			rest.Reset(w.poll()) // the slot that is freed next looks, but not while claims fail
+			if rested { // the slot that is freed next looks, but not while claims fail
+				rest.Reset(w.poll())
+			}
 			continue
 		}
 		got, err := w.claim(ctx, work, limit)
@@ -118,8 +120,8 @@ func (w *Worker) take() (slots int) {
 	defer w.mu.Unlock()
 	part := max(w.o.Concurrency/parts, goodBatch)
 	slots = min(w.o.Concurrency-w.taken, part, coord.MaxBatch)
-	if w.more && slots < min(part, w.unwritten) || w.unwritten >= w.o.Concurrency {
-		w.more = true // for all that is known: there is a look when the ends are written
+	if slots == 0 || w.more && slots < min(part, w.unwritten) || w.unwritten >= w.o.Concurrency {
+		w.more = true // for all that is known: who frees slots, or has written ends, looks
 		return 0
 	}
 	w.taken += slots
