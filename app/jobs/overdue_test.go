@@ -383,6 +383,7 @@ func TestStuckLeader(t *testing.T) {
 				}
 				began := make(chan struct{})
 				old := start("old", func(ctx context.Context, fenced jobs.Fenced) (int, error) {
+					stands := !inside
 					if !inside {
 						close(began)
 						<-goOn
@@ -390,12 +391,15 @@ func TestStuckLeader(t *testing.T) {
 					}
 					err := fenced(ctx, func(ctx context.Context, u store.Unit) error {
 						if inside {
+							stands = true
 							close(began)
 							<-goOn
 						}
 						return write(context.WithoutCancel(ctx), u, "old")
 					})
-					failed <- err
+					if stands { // a busy machine may end a turn before that, and it has another
+						failed <- err
+					}
 					return 0, err
 				})
 				<-began
@@ -406,11 +410,14 @@ func TestStuckLeader(t *testing.T) {
 				advance(t, db, 2*time.Minute) // the turn is due
 				fresh := start("new", func(ctx context.Context, fenced jobs.Fenced) (int, error) {
 					err := fenced(ctx, func(ctx context.Context, u store.Unit) error { return write(ctx, u, "new") })
+					if err != nil {
+						return 0, err // a busy machine may not be done in so short a turn
+					}
 					select {
 					case wrote <- struct{}{}:
 					default:
 					}
-					return 0, err
+					return 0, nil
 				})
 				<-wrote
 				release()
