@@ -320,7 +320,12 @@ func TestTypingReadAndPresence(t *testing.T) {
 	me := fmt.Sprint("user:", ada.call("GET", "/api/v1/me", nil, 200)["user"].(body)["id"])
 	a, second, b := ada.connect(), ada.connect(), bob.connect()
 	b.subscribe(topic, "head")
-	b.subscribe("presence", "head")
+	b.subscribe("presence", "0")
+	for range 2 { // that both came, which is told when their replicas get to it
+		if got := b.expect("event"); got["kind"] != "presence" || got["payload"].(body)["state"] != "online" {
+			t.Errorf("got %v", got)
+		}
+	}
 	second.subscribe(me, "head")
 	ask := func(s *socket, want string, frame body) body {
 		t.Helper()
