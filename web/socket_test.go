@@ -444,7 +444,9 @@ func TestDrain(t *testing.T) {
 }
 
 func TestDrainGraceKeepsServing(t *testing.T) {
-	rp := start(t, newDatabase(t), func(c *app.Config) { c.DrainGrace = time.Second })
+	rp := start(t, newDatabase(t), func(c *app.Config) {
+		c.DrainGrace, c.ShutdownTimeout = 3*time.Second, 20*time.Second // time for some requests on a busy machine
+	})
 	c := rp.user(t, "Ada")
 	s := c.connect()
 	rp.cancel()
