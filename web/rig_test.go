@@ -42,7 +42,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const (
-	deadline = 10 * time.Second // for what should happen at once
+	deadline = 30 * time.Second // for what should happen at once, on a busy machine too
 	password = "correct horse"
 )
 
