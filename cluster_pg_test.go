@@ -526,8 +526,9 @@ func (ch *chatter) stop() int {
 // TestClusterRestart replaces each replica while people talk.
 func TestClusterRestart(t *testing.T) {
 	t.Parallel()
-	const timeout = 10 * time.Second
-	c := startCluster(t, "--drain-grace", "500ms", "--shutdown-timeout", timeout.String())
+	const timeout = 20 * time.Second
+	// Some requests are to fit into the grace, on a busy machine too.
+	c := startCluster(t, "--drain-grace", "3s", "--shutdown-timeout", timeout.String())
 	admin := setUp(t, c.replicas[0])
 	room := admin.makeRoom(c.replicas[0].url, "general")
 	followers := c.followers(room)
