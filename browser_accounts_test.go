@@ -352,6 +352,10 @@ func TestBrowserWaits(t *testing.T) {
 	t.Parallel()
 	r := serve(t, "only", newDatabase(t))
 	setUp(t, r)
+	ada := openTab(browsertest.Start(t), t, "ada", r.url)
+	ada.fill("#signin-name", adminName)
+	ada.fill("#signin-password", password)
+	// At the last moment: every six seconds one more is let in.
 	stranger := newPerson(t)
 	eventually(t, func() string {
 		a, err := stranger.ask("POST", r.url+"/api/v1/session", credentials{Name: adminName, Password: "guessed"})
@@ -360,9 +364,6 @@ func TestBrowserWaits(t *testing.T) {
 		}
 		return ""
 	})
-	ada := openTab(browsertest.Start(t), t, "ada", r.url)
-	ada.fill("#signin-name", adminName)
-	ada.fill("#signin-password", password)
 	ada.click("#signin-submit")
 	ada.see("how long to wait", `/You can try again in [1-6] s\./.test(document.querySelector(".form-wait")?.innerText) &&
 		document.querySelector("#signin-submit").disabled && document.querySelector("#signin-password").value !== ""`)
