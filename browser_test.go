@@ -238,6 +238,9 @@ func TestBrowser(t *testing.T) {
 	other.see("two reports", reports)
 	ada.click(`.task[data-task-name="tick"] .task-pause`)
 	ada.see("that the task is paused", `document.querySelector(".task[data-task-name=tick]").dataset.paused === ""`)
+	// A run that had begun reports still.
+	ada.see("all reports", fmt.Sprintf(`[...document.querySelectorAll(".message .message-text")].filter((m) => m.textContent === "Nothing to report").length === %d`,
+		len(signIn(t, first.url).settled(first.url, "tick"))))
 
 	shown := `JSON.stringify([...document.querySelectorAll(".message")].map((m) => [m.dataset.state, m.dataset.messageId]))`
 	before := ada.read(shown)
