@@ -91,7 +91,7 @@ func TestAttemptsHaveOneKey(t *testing.T) {
 	r := newRig(t, loopback)
 	s := serve(t, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "out of order", http.StatusBadGateway) })
 	d := r.request("call", s.URL)
-	d.Retry = tasks.Retry{MaxAttempts: 2}
+	d.Retry = tasks.Retry{MaxAttempts: 2, BackoffS: 50} // so that the second attempt waits for the clock to be put forward
 	r.create(t, d)
 	w := r.watch(t, "call")
 	r.work(t)
