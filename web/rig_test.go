@@ -52,10 +52,23 @@ type database struct {
 	rows  *bun.DB
 	coord *memory.Store
 	ahead atomic.Int64 // of the machine's clock
+	still atomic.Pointer[time.Time]
 	gets  atomic.Int64 // how often a call was looked at
 }
 
-func (d *database) now() time.Time { return time.Now().Add(time.Duration(d.ahead.Load())) }
+func (d *database) now() time.Time {
+	now := time.Now()
+	if at := d.still.Load(); at != nil {
+		now = *at
+	}
+	return now.Add(time.Duration(d.ahead.Load()))
+}
+
+// stop lets the clock stand still, but for what it is put forward.
+func (d *database) stop() {
+	now := time.Now()
+	d.still.Store(&now)
+}
 
 // Observe hears of each operation.
 func (d *database) Observe(_ context.Context, o coord.Observation) {

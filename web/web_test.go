@@ -101,6 +101,7 @@ func TestSignInIsLimitedByAccount(t *testing.T) {
 		clients[i] = replicas[i%3].client(t)
 	}
 	var retryAfter atomic.Value
+	db.stop()                  // every six seconds there is one try more
 	together(25, func(i int) { // below the limit by address
 		answer, _ := clients[i].do("POST", "/api/v1/session", body{"name": "ADA", "password": "wrong password"}, nil)
 		switch answer.StatusCode {
@@ -152,8 +153,10 @@ func TestParallelSignInsOfOnePerson(t *testing.T) {
 }
 
 func TestForgedAddressChangesNothing(t *testing.T) {
-	rp := start(t, newDatabase(t), nil)
+	db := newDatabase(t)
+	rp := start(t, db, nil)
 	c := rp.client(t)
+	db.stop() // every two seconds there is one try more
 	try := func(i int) int {
 		answer, _ := c.do("POST", "/api/v1/session", body{"name": fmt.Sprint("user", i), "password": password},
 			http.Header{
