@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/gorilla/websocket"
+
+	"github.com/tandemhq/tandem/coord"
 )
 
 const (
@@ -178,8 +180,14 @@ func (r taskRun) ended() bool { return r.State != "queued" && r.State != "runnin
 // schedule makes a task that says something in a room, every second.
 func (p *person) schedule(url string, room int64, task string) {
 	p.tb.Helper()
+	p.scheduleWith(url, room, task, coord.MisfireLatest)
+}
+
+func (p *person) scheduleWith(url string, room int64, task string, misfire coord.Misfire) {
+	p.tb.Helper()
 	p.want(http.StatusCreated, "POST", url+"/api/v1/tasks", map[string]any{
 		"name": task, "room_id": room, "text": task + " reports", "schedule": "@every 1s", "zone": "UTC",
+		"misfire": misfire,
 	}, nil)
 }
 

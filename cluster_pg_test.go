@@ -16,6 +16,7 @@ import (
 
 	_ "github.com/lib/pq"
 
+	"github.com/tandemhq/tandem/coord"
 	"github.com/tandemhq/tandem/internal/testenv"
 )
 
@@ -287,7 +288,7 @@ func TestClusterSchedule(t *testing.T) {
 	admin := setUp(t, c.replicas[0])
 	room := admin.makeRoom(c.replicas[0].url, "reports")
 	followers := c.followers(room)
-	admin.schedule(c.replicas[1].url, room, "tick")
+	admin.scheduleWith(c.replicas[1].url, room, "tick", coord.MisfireAll) // also when the machine stands still for a moment
 
 	const enough = 6
 	eventually(t, func() string {
