@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -225,6 +226,7 @@ func TestClusterLimitsSignIn(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)
 	setUp(t, c.replicas[0])
+	stranger := newPerson(t)
 	const (
 		burst = 10
 		every = 6 * time.Second // one more is granted
@@ -245,14 +247,21 @@ func TestClusterLimitsSignIn(t *testing.T) {
 	}
 	check := func(verified int, began time.Time) {
 		t.Helper()
-		if most := burst + int(time.Since(began)/every); verified < burst || verified > most {
+		most := burst + int(time.Since(began)/every)
+		// Where the store has once not answered in a quarter of a second, that replica grants as much by itself.
+		for _, r := range c.replicas {
+			if a := stranger.want(http.StatusOK, "GET", r.url+"/metrics", nil, nil); !strings.Contains(string(a.body), "\ntandem_limiter_outages_total 0\n") {
+				t.Logf("%s has limited by itself for a while", r.name)
+				most += burst
+			}
+		}
+		if verified < burst || verified > most {
 			t.Errorf("%d wrong passwords were verified, want %d to %d", verified, burst, most)
 		}
 	}
 
 	// One after another, until each replica has refused.
 	began, verified, refused := time.Now(), 0, map[string]bool{}
-	stranger := newPerson(t)
 	for i := 0; len(refused) < 3 && i < 100; i++ {
 		r := c.replicas[i%3]
 		if try(stranger, r, adminName).status == http.StatusUnauthorized {
