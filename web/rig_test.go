@@ -92,7 +92,9 @@ func newDatabase(t testing.TB) *database {
 		t.Fatal(err)
 	}
 	d := &database{rows: bun.NewDB(rows, sqlitedialect.New())}
-	d.coord = memory.NewStore(memory.Options{Now: d.now, Options: coord.Options{Observer: d}})
+	// Limits are exact on a busy machine too: each call waits for the store.
+	o := coord.Options{Observer: d, Limiter: coord.LimiterOptions{Deadline: deadline}}
+	d.coord = memory.NewStore(memory.Options{Now: d.now, Options: o})
 	return d
 }
 
