@@ -13,11 +13,12 @@ import (
 // cancelled runs share one.
 const extendGap = 10 * time.Millisecond
 
-// heartbeats extends the leases of all running runs together: regularly, and at
-// once when a run may have been cancelled, since the answer says so.
+// heartbeats extends the leases of all running runs together: regularly, sooner when
+// that has failed, and at once when a run may have been cancelled, since the answer
+// says so.
 func (w *Worker) heartbeats(work context.Context, cancels <-chan struct{}) {
 	extending := outage{log: w.o.Logger, call: "extend"}
-	next := time.NewTicker(w.interval())
+	next := time.NewTimer(w.interval())
 	defer next.Stop()
 	for {
 		select {
@@ -28,6 +29,7 @@ func (w *Worker) heartbeats(work context.Context, cancels <-chan struct{}) {
 		case <-cancels:
 			w.heard.Add(1)
 		}
+		began, failed := time.Now(), false
 		for claims := range slices.Chunk(w.held(), coord.MaxBatch) {
 			ctx, cancel := context.WithTimeout(work, w.interval())
 			held, err := w.claimer.Extend(ctx, w.o.Lease, claims...)
@@ -42,6 +44,12 @@ func (w *Worker) heartbeats(work context.Context, cancels <-chan struct{}) {
 			}
 			w.extended(held)
 			extending.note(err)
+			failed = failed || err != nil
+		}
+		if failed { // the leases go on ending, and what was heard is not known yet
+			next.Reset(w.o.Lease / 20)
+		} else {
+			next.Reset(time.Until(began.Add(w.interval())))
 		}
 		select {
 		case <-work.Done():

@@ -55,3 +55,53 @@ func TestLooksAgainAfterManyEnds(t *testing.T) {
 		})
 	}
 }
+
+// TestExtendsSoonAfterAnOutage has leases that an outage leaves enough time to be extended.
+func TestExtendsSoonAfterAnOutage(t *testing.T) {
+	bubble(t, func(e *env) {
+		o := e.options(func(ctx context.Context, r *Run) error {
+			select {
+			case <-time.After(time.Minute):
+				return nil
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		})
+		long := e.enqueue(coord.NewRun{Kind: kind})[0].ID
+		w := e.start(o)
+		time.Sleep(9 * time.Second)
+		e.hook(func(_ context.Context, call string) error { return errAway }, nil)
+		time.Sleep(15 * time.Second) // of 30 s that the lease has
+		e.hook(nil, nil)
+		time.Sleep(time.Minute)
+		e.expect("a run that was longer than the outage", long, coord.Succeeded, 1)
+		w.drain()
+	})
+}
+
+// TestCancelThatIsHeardInAnOutage has the one extension fail that would have told what was heard.
+func TestCancelThatIsHeardInAnOutage(t *testing.T) {
+	bubble(t, func(e *env) {
+		o := e.options(func(ctx context.Context, r *Run) error {
+			<-ctx.Done()
+			return context.Cause(ctx)
+		})
+		long := e.enqueue(coord.NewRun{Kind: kind})[0].ID
+		w := e.start(o)
+		time.Sleep(time.Second)
+		e.hook(func(_ context.Context, call string) error {
+			if call == "extend" {
+				return errAway
+			}
+			return nil
+		}, nil)
+		if err := e.Claimer().Cancel(e.Context(), long); err != nil {
+			e.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		e.hook(nil, nil)
+		time.Sleep(2 * time.Second)
+		e.expect("a run that was cancelled", long, coord.Cancelled, 1)
+		w.drain()
+	})
+}
