@@ -161,7 +161,7 @@ func (d doing) underLease(
 	fence := time.AfterFunc(trusted(began), func() { cancel(ErrFenced) })
 	var extending sync.WaitGroup
 	extending.Go(func() {
-		next := time.NewTicker(d.Lease / 3)
+		next := time.NewTimer(time.Until(began.Add(d.Lease / 3)))
 		defer next.Stop()
 		for {
 			select {
@@ -176,8 +176,11 @@ func (d doing) underLease(
 			switch {
 			case err == nil:
 				fence.Reset(trusted(began))
+				next.Reset(time.Until(began.Add(d.Lease / 3)))
 			case errors.Is(err, ErrFenced):
 				cancel(ErrFenced)
+			default:
+				next.Reset(d.Lease / 20)
 			}
 		}
 	})

@@ -121,6 +121,30 @@ func TestDoEndsTheContextBeforeTheLease(t *testing.T) {
 	}
 }
 
+// TestDoOutlastsAnOutage has one that the lease outlasts.
+func TestDoOutlastsAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		one, _ := open(t)
+		began := time.Now()
+		one.extend = func(context.Context) error {
+			if since := time.Since(began); since < 9*time.Second || since > 24*time.Second {
+				return nil
+			}
+			return coord.ErrUnavailable
+		}
+		_, _, err := coord.Do(t.Context(), one, asked, func(ctx context.Context, _ coord.Receipt) ([]byte, error) {
+			select {
+			case <-time.After(time.Minute):
+			case <-ctx.Done():
+			}
+			return nil, ctx.Err()
+		})
+		if err != nil {
+			t.Errorf("Do: %v", err)
+		}
+	})
+}
+
 // TestDoThatLostItsLease has another call take the key while fn runs on.
 func TestDoThatLostItsLease(t *testing.T) {
 	for _, otherIsDone := range []bool{false, true} {
