@@ -94,7 +94,7 @@ type Ring struct {
 	o       Options
 
 	known   atomic.Pointer[view]
-	loading sync.Mutex // one at a time, so that what is known does not grow older
+	loading chan struct{} // one slot: one at a time, so that what is known does not grow older
 	mu      sync.Mutex
 	wanted  *look         // the next one, when somebody waits for it; guarded by mu
 	pressed chan struct{} // one slot: somebody waits
@@ -126,7 +126,9 @@ func Open(ctx context.Context, backend coord.Backend, o Options) (*Ring, error) 
 	if err := o.complete(); err != nil {
 		return nil, err
 	}
-	r := &Ring{backend: backend, o: o, pressed: make(chan struct{}, 1), done: make(chan struct{})}
+	r := &Ring{
+		backend: backend, o: o, loading: make(chan struct{}, 1), pressed: make(chan struct{}, 1), done: make(chan struct{}),
+	}
 	r.known.Store(&view{Ring: coord.Ring{Name: o.Name}})
 	changes, stopHints := backend.Keyring().Changes()
 	if err := r.begin(ctx); err != nil {
@@ -206,9 +208,7 @@ func (r *Ring) follow(ctx context.Context, changes <-chan struct{}) {
 		r.mu.Unlock()
 		err := ctx.Err()
 		if err == nil {
-			loading, cancel := context.WithTimeout(ctx, 5*time.Second)
-			err = r.load(loading)
-			cancel()
+			err = r.load(ctx)
 			if (err != nil) != failing && ctx.Err() == nil {
 				failing = err != nil
 				r.tell(ctx, err)
@@ -260,11 +260,20 @@ func (r *Ring) wait(ctx context.Context) error {
 	return waiting.err
 }
 
+// loadTime bounds a look at the store, for which others wait that have a look of their own to make.
+const loadTime = 5 * time.Second
+
 // load asks the store for what has changed. A secret that was opened once stays open, whatever it is
 // sealed under by now.
 func (r *Ring) load(ctx context.Context) error {
-	r.loading.Lock()
-	defer r.loading.Unlock()
+	select {
+	case r.loading <- struct{}{}:
+		defer func() { <-r.loading }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	ctx, cancel := context.WithTimeout(ctx, loadTime)
+	defer cancel()
 	before, asked := r.known.Load(), time.Now()
 	ring, err := r.backend.Keyring().Load(ctx, before.Ring)
 	if err != nil {

@@ -310,6 +310,53 @@ func TestOutage(t *testing.T) {
 	})
 }
 
+// stuck is a store whose next look stays without an answer.
+type stuck struct {
+	coord.Backend
+	next *atomic.Bool
+}
+
+type stuckKeyring struct {
+	coord.Keyring
+	next *atomic.Bool
+}
+
+func (s stuck) Keyring() coord.Keyring { return stuckKeyring{s.Backend.Keyring(), s.next} }
+
+func (s stuckKeyring) Load(ctx context.Context, known coord.Ring) (coord.Ring, error) {
+	if s.next.Swap(false) {
+		<-ctx.Done()
+		return coord.Ring{}, ctx.Err()
+	}
+	return s.Keyring.Load(ctx, known)
+}
+
+// A look that gets no answer, of a caller who has time, keeps nobody else from looking for long.
+func TestALookWithoutAnAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.NewStore(memory.Options{})
+		var next atomic.Bool
+		one, two := openRing(t, store.Open(), Options{}), openRing(t, stuck{store.Open(), &next}, Options{})
+		time.Sleep(time.Second)
+		next.Store(true)
+		go func() { _ = two.Reload(context.WithoutCancel(t.Context())) }()
+		synctest.Wait()
+		if err := one.Revoke(t.Context(), leading(t, one.backend), 1); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := two.Reload(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("who has less time: %v", err)
+		}
+		ctx, cancel = context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		if data, err := two.Verify(ctx, "link", sign(t, one, "link", "x")); err != nil || string(data) != "x" {
+			t.Errorf("Verify: %q, %v", data, err)
+		}
+	})
+}
+
 func kek(t testing.TB) KEK {
 	t.Helper()
 	k, err := ParseKEK(NewKEK())
