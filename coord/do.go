@@ -20,8 +20,10 @@ const (
 	receiptPart = 16
 	// receiptRetry is when to ask again after an answer was lost, jittered by half.
 	receiptRetry = 20 * time.Millisecond
-	// receiptLeave is how long who leaves tries to leave no hold behind.
-	receiptLeave = time.Second
+	// receiptLeave is how long who leaves tries to leave no hold behind, and receiptRelease how
+	// long who was at work does.
+	receiptLeave   = time.Second
+	receiptRelease = 5 * time.Second
 )
 
 // Do lets fn be called once under a key, on whichever replica is asked first, and
@@ -43,7 +45,8 @@ const (
 // [Tx.CompleteReceipt] of held in one transaction, and returns. That outcome counts then.
 //
 // When fn has returned, storing its outcome is tried for one more lease, even if ctx has
-// ended. When ctx ends while the key is asked for, giving it up is tried for one second.
+// ended, and giving the key up, when there is no outcome, for 5 s. When ctx ends while the key
+// is asked for, giving it up is tried for one second.
 func Do(
 	ctx context.Context, receipts Receipts, r ReceiptFor, fn func(ctx context.Context, held Receipt) ([]byte, error),
 ) (o ReceiptOutcome, replayed bool, err error) {
@@ -120,9 +123,13 @@ func (d doing) do(
 	ctx context.Context, held Receipt, began time.Time, fn func(context.Context, Receipt) ([]byte, error),
 ) (ReceiptOutcome, bool, error) {
 	body, err := d.underLease(ctx, held, began, fn)
-	settling, cancel := context.WithTimeout(withoutPatience(context.WithoutCancel(ctx)), d.Lease)
+	within, transient := d.Lease, isTransient(err)
+	if transient { // often since the store is away, and the caller waits to be told
+		within = min(within, receiptRelease)
+	}
+	settling, cancel := context.WithTimeout(withoutPatience(context.WithoutCancel(ctx)), within)
 	defer cancel()
-	if isTransient(err) {
+	if transient {
 		_ = d.receipts.Release(settling, held) // otherwise the end of the lease does
 		return ReceiptOutcome{}, false, err
 	}

@@ -145,6 +145,28 @@ func TestDoOutlastsAnOutage(t *testing.T) {
 	})
 }
 
+// hangingRelease gets no answer to a Release.
+type hangingRelease struct{ coord.Receipts }
+
+func (hangingRelease) Release(ctx context.Context, _ coord.Receipt) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// TestDoTellsOfAnOutageSoon has fn find the store away, which is then not there to be given the
+// key back either.
+func TestDoTellsOfAnOutageSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		one, _ := open(t)
+		began := time.Now()
+		_, _, err := coord.Do(t.Context(), hangingRelease{one}, coord.ReceiptFor{Key: "k", Lease: time.Hour},
+			func(context.Context, coord.Receipt) ([]byte, error) { return nil, coord.ErrUnavailable })
+		if took := time.Since(began); !errors.Is(err, coord.ErrUnavailable) || took > 5*time.Second {
+			t.Errorf("Do: %v after %v", err, took)
+		}
+	})
+}
+
 // TestDoThatLostItsLease has another call take the key while fn runs on.
 func TestDoThatLostItsLease(t *testing.T) {
 	for _, otherIsDone := range []bool{false, true} {
