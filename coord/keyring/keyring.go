@@ -182,11 +182,15 @@ func (r *Ring) Close() {
 func (r *Ring) Name() string { return r.o.Name }
 
 // follow loads the ring when it may have changed or somebody waits for that, and else once in a
-// while.
+// while; soon again when that fails, for what was heard of is not known then.
 func (r *Ring) follow(ctx context.Context, changes <-chan struct{}) {
 	last, failing := r.known.Load().asked, false
 	for ctx.Err() == nil {
-		poll := time.NewTimer(time.Until(last.Add(r.o.Poll)))
+		pause := r.o.Poll
+		if failing {
+			pause = min(pause, 5*r.o.gap)
+		}
+		poll := time.NewTimer(time.Until(last.Add(pause)))
 		select {
 		case <-ctx.Done():
 		case <-changes:

@@ -357,6 +357,29 @@ func TestALookWithoutAnAnswer(t *testing.T) {
 	})
 }
 
+// What was heard of while it could not be loaded is loaded soon after.
+func TestAHintInAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.NewStore(memory.Options{})
+		var away atomic.Bool
+		cut := coordtest.Faulty(store.Open(), func(op string, _ int) coordtest.Fault {
+			return coordtest.Fault{Fail: away.Load() && op == "keyring.load"}
+		})
+		one, two := openRing(t, store.Open(), Options{}), openRing(t, cut, Options{})
+		token := sign(t, one, "link", "x")
+		time.Sleep(3 * time.Second)
+		away.Store(true)
+		if err := one.RevokeToken(t.Context(), leading(t, one.backend), TokenID(token), time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Second)
+		verifies(t, "a token that was revoked, as far as is known", token, "x", nil, two)
+		away.Store(false)
+		time.Sleep(6 * time.Second)
+		verifies(t, "a token that was revoked, after the outage", token, "", ErrForged, two)
+	})
+}
+
 func kek(t testing.TB) KEK {
 	t.Helper()
 	k, err := ParseKEK(NewKEK())
