@@ -196,11 +196,14 @@ func (b *Batcher[T, R]) shared(calls []*call[T, R]) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(calls[0].ctx), Timeout)
 	defer cancel()
 	results, err := b.run(ctx, items)
-	retry := err != nil && !errors.Is(err, coord.ErrUnavailable) && ctx.Err() == nil
+	retry := err != nil && !away(err) && ctx.Err() == nil
 	for i, c := range calls {
 		switch {
 		case retry:
-			b.single(c)
+			// When the store goes away meanwhile, not each is to wait for it behind the others.
+			if alone := b.single(c); away(alone) && c.ctx.Err() == nil {
+				retry, err = false, alone
+			}
 			continue
 		case err != nil:
 			c.err = err
@@ -211,7 +214,12 @@ func (b *Batcher[T, R]) shared(calls []*call[T, R]) {
 	}
 }
 
-func (b *Batcher[T, R]) single(c *call[T, R]) {
+// away reports whether an error means that the store is.
+func away(err error) bool {
+	return errors.Is(err, coord.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded)
+}
+
+func (b *Batcher[T, R]) single(c *call[T, R]) error {
 	ctx, cancel := context.WithTimeout(c.ctx, Timeout)
 	defer cancel()
 	results, err := b.run(ctx, []T{c.item})
@@ -219,4 +227,5 @@ func (b *Batcher[T, R]) single(c *call[T, R]) {
 		c.result = results[0]
 	}
 	close(c.done)
+	return err
 }

@@ -344,6 +344,41 @@ func TestHangingStatementIsEnded(t *testing.T) {
 	})
 }
 
+// TestStoreThatHangsAfterARefusal has a shared statement refused, and the store gone when its
+// items are tried one by one.
+func TestStoreThatHangsAfterARefusal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		refused := errors.New("refused")
+		hanging := false
+		b := New(10, 1, func(ctx context.Context, items []int) ([]int, error) {
+			if hanging {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}
+			time.Sleep(time.Second)
+			if len(items) > 1 {
+				hanging = true
+				return nil, refused
+			}
+			return items, nil
+		})
+		first := do(t.Context(), b, 1)
+		short, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+		defer cancel()
+		callers := []*caller{do(short, b, 2)} // whose time is over says nothing of the store
+		for i := 3; i < 10; i++ {
+			callers = append(callers, do(t.Context(), b, i))
+		}
+		first.expect(t, "the first", 1, time.Second)
+		for i, c := range callers {
+			c.expectError(t, "one of the shared statement", context.DeadlineExceeded)
+			if i > 0 && c.took != 4*time.Second+Timeout {
+				t.Errorf("caller %d was told after %v", i, c.took)
+			}
+		}
+	})
+}
+
 // TestCrowd lets many callers come and go against a moody store. Each must get
 // its own result, and no statement may be larger than allowed.
 func TestCrowd(t *testing.T) {
