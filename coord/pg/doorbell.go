@@ -15,10 +15,13 @@ const channel = "coord"
 // once; only a busy stream is coalesced.
 const spacing = 2 * time.Millisecond
 
+// ringPause is the time until a ring that failed is tried again.
+const ringPause = time.Second
+
 // doorbell tells the other replicas that there is something to look for. A
 // notification carries no data and belongs to no data transaction, which would
 // make all commits of the server wait for each other. One that is lost costs a
-// poll interval.
+// poll interval, which for some news is long: one that failed is rung again.
 type doorbell struct {
 	b       *backend
 	id      string        // of this backend, which need not be told its own news
@@ -52,18 +55,21 @@ func (d *doorbell) run(ctx context.Context) {
 			return
 		case <-d.pressed:
 		}
-		what := d.id + " " + strconv.FormatUint(uint64(d.news.Swap(0)), 10)
+		n, pause := d.news.Swap(0), spacing
+		what := d.id + " " + strconv.FormatUint(uint64(n), 10)
 		ringing, cancel := context.WithTimeout(ctx, lookTimeout)
 		// Nobody waits for the disk: what there is to find is stored.
 		_, err := d.b.coordination.NewRaw(`SET LOCAL synchronous_commit = off; SELECT pg_notify(?, ?)`, channel, what).Exec(ringing)
 		cancel()
 		if err != nil && ctx.Err() == nil {
 			d.b.log().DebugContext(ctx, "doorbell failed; other replicas will poll", "error", err)
+			d.ring(news(n))
+			pause = ringPause
 		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(spacing):
+		case <-time.After(pause):
 		}
 	}
 }

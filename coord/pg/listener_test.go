@@ -187,3 +187,31 @@ func TestServerIsAway(t *testing.T) {
 		}
 	}
 }
+
+// The connection on which the doorbell rings gets no answer. What was rung about others hear as soon as
+// there is another one, although they don't poll.
+func TestDoorbellWithoutAnAnswer(t *testing.T) {
+	t.Parallel()
+	database := testenv.NewDatabase(t, "coord_live", migrate)
+	db := admin(t, database)
+	one := openWith(t, pg.Options{URL: database + "&application_name=ringer", Poll: time.Hour})
+	two := openWith(t, pg.Options{URL: database, Poll: time.Hour})
+	s := subscribe(t, two, "a")
+	publish(t, one, "a", "before")
+	want(t, "on a good connection", receive(t, s, 1), "before")
+
+	var pids []int
+	err := db.NewRaw(`SELECT pid FROM pg_stat_activity WHERE datname = current_database()
+		AND application_name = 'ringer' AND query LIKE '%pg_notify%'`).Scan(t.Context(), &pids)
+	if err != nil || len(pids) == 0 {
+		t.Fatalf("the doorbell's connections are %v, %v", pids, err)
+	}
+	for _, pid := range pids {
+		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGCONT) })
+	}
+	publish(t, one, "a", "after")
+	want(t, "on another connection", receive(t, s, 1), "after")
+}
