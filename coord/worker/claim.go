@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"time"
 
@@ -31,10 +32,10 @@ func (w *Worker) claimLoop(ctx, work context.Context, hints <-chan struct{}) {
 	asking := outage{log: w.o.Logger, call: "next_due"}
 	rest := time.NewTimer(rand.N(w.o.Spread + 1))
 	defer rest.Stop()
-	backoff := firstBackoff
+	backoff, away := firstBackoff, false
 	for {
 		wake, freed := hints, w.freed
-		if claiming.failing {
+		if away {
 			wake, freed = nil, nil // a reason to look is no reason to hammer
 		}
 		rested := false
@@ -70,6 +71,8 @@ func (w *Worker) claimLoop(ctx, work context.Context, hints <-chan struct{}) {
 			return
 		}
 		claiming.note(err)
+		// Else the store is there: it may say so of a task that can't fire here, whenever it has no run.
+		away = errors.Is(err, coord.ErrUnavailable)
 		switch {
 		case err != nil:
 			pause := min(backoff, w.o.Poll)

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -54,6 +55,32 @@ func TestLooksAgainAfterManyEnds(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestHearsWhileATaskCanNotFire has claims fail for as long as there is no run, and polls far apart.
+func TestHearsWhileATaskCanNotFire(t *testing.T) {
+	bubble(t, func(e *env) {
+		none := errors.New("a task whose zone is not known here")
+		o := e.options(noop)
+		o.Poll = time.Hour
+		e.hook(nil, func(_ context.Context, call string) error {
+			if claims := e.looks(); call == "claim" && claims[len(claims)-1].got == 0 {
+				return none
+			}
+			return nil
+		})
+		w := e.start(o)
+		time.Sleep(10 * time.Hour)
+		before := len(e.looks())
+		soon := e.enqueue(coord.NewRun{Kind: kind})[0].ID
+		time.Sleep(time.Second)
+		e.expect("a run that a hint told of", soon, coord.Succeeded, 1)
+		if n := len(e.looks()) - before; n > 8 { // the pauses begin anew
+			e.Errorf("a run made %d looks", n)
+		}
+		w.idle()
+		w.drain()
+	})
 }
 
 // TestExtendsSoonAfterAnOutage has leases that an outage leaves enough time to be extended.
