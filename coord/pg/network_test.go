@@ -254,6 +254,25 @@ func TestPoolerRefusesSettings(t *testing.T) {
 	}
 }
 
+// The answer to a commit is lost. Others hear of what was committed, although they don't poll.
+func TestAnswerToACommitIsLost(t *testing.T) {
+	database := testenv.NewDatabase(t, "coord_live", migrate)
+	p, through := startProxy(t, database, false)
+	b := openWith(t, pg.Options{URL: through, ListenURL: database, Poll: time.Hour})
+	other := openWith(t, pg.Options{URL: database, Poll: time.Hour})
+	s := subscribe(t, other, "a")
+	publish(t, b, "a", "before")
+	want(t, "before", receive(t, s, 1), "before")
+	p.cutAfter("COMMIT\x00")
+	err := b.InTx(t.Context(), func(ctx context.Context, tx coord.Tx) error {
+		return tx.Publish(ctx, coord.NewEvent{Topic: "a", Kind: "committed"})
+	})
+	if !errors.Is(err, coord.ErrUnknownOutcome) {
+		t.Fatalf("InTx: %v, want ErrUnknownOutcome", err)
+	}
+	want(t, "when its answer was lost", receive(t, s, 1), "committed")
+}
+
 // The answer to a statement that was carried out is lost. It is carried out
 // once, and the caller learns that nobody knows.
 func TestAnswerIsLost(t *testing.T) {

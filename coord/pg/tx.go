@@ -3,6 +3,7 @@ package pg
 import (
 	"context"
 	"database/sql"
+	"errors"
 
 	"github.com/uptrace/bun"
 
@@ -52,14 +53,14 @@ func (b *backend) InTx(ctx context.Context, fn func(context.Context, coord.Tx) e
 		}
 		return nil
 	})
-	if err != nil {
-		return storeError(ctx, err)
-	}
 	if len(t.events) > 0 {
 		t.news |= newEvents
 	}
-	b.ring(t.news)
-	return nil
+	err = storeError(ctx, err)
+	if err == nil || errors.Is(err, coord.ErrUnknownOutcome) { // it may be committed
+		b.ring(t.news)
+	}
+	return err
 }
 
 // tx is a transaction on its way.
