@@ -29,7 +29,7 @@ type Options struct {
 	Handlers    map[string]Handler // by kind, at least one; runs of other kinds are left alone
 	Concurrency int                // handlers at a time; default 10
 	Limits      map[string]int     // by kind: runs at a time on all replicas together, 1–10,000; none: unbounded
-	Lease       time.Duration      // default 30 s; extended every third of it
+	Lease       time.Duration      // default 30 s; extended every third of it, or soon after that failed
 	Poll        time.Duration      // longest time between two looks; default 500 ms, jittered
 	Spread      time.Duration      // the first look comes within it, so that many that start at once don't look at once; default 0
 	Grace       time.Duration      // for running handlers on drain; default 10 s
