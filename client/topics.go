@@ -101,8 +101,15 @@ func (c *Client) Unsubscribe(topics ...string) {
 	for _, name := range known {
 		c.forget(name)
 	}
+	var resume *link
+	if c.comeBack() { // what was dropped may have been all that waited
+		resume = c.link
+	}
 	c.mu.Unlock()
 	c.unsubscribe(known)
+	if resume != nil {
+		resume.resume()
+	}
 }
 
 // forget drops a topic and what waits of it. The client is locked.

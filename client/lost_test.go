@@ -1,0 +1,43 @@
+package client_test
+
+import (
+	"testing"
+	"testing/synctest"
+)
+
+// TestUnsubscribeOfAllThatWaits has a topic left since the events of another one wait, which then is followed
+// no more.
+func TestUnsubscribeOfAllThatWaits(t *testing.T) {
+	for name, lose := range map[string]bool{"on one connection": false, "on the next connection": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNetwork(t)
+				a := n.serve(t, "a")
+				o := n.options("a")
+				o.QueueBytes = 2000
+				c, k := n.connect(t, o)
+				subscribe(t, c, k, "room:1", "0")
+				subscribe(t, c, k, "room:2", "0")
+				k.send(events("room:1", 1, 10)...)
+				synctest.Wait()
+				k.send(event("room:2", 1))
+				k.expect("unsubscribe")
+				synctest.Wait()
+				if lose {
+					a.set(func() { a.refuse = 503 })
+					_ = k.ws.UnderlyingConn().Close()
+					synctest.Wait()
+					c.Unsubscribe("room:1")
+					a.set(func() { a.refuse = 0 })
+					k = a.socket(t)
+				} else {
+					c.Unsubscribe("room:1")
+					k.expect("unsubscribe")
+				}
+				k.subscribed("room:2", "0")
+				k.send(events("room:2", 1, 3)...)
+				follow(t, c).until("room:2", 3)
+			})
+		})
+	}
+}
