@@ -291,34 +291,46 @@ func (l *link) write(r request) error {
 	return nil
 }
 
-// ask sends a frame and returns the ack. Errors: errLost, a [*FrameError], that of ctx.
+// ask sends a frame and returns the ack. Errors: errLost, a [*FrameError], that of ctx; taken was not called then.
 func (l *link) ask(ctx context.Context, r request, taken func(*link, frame)) (frame, error) {
-	answer := make(chan frame, 1)
-	take := func(f frame) {
+	var answer frame
+	answered := make(chan struct{})
+	r.ID = l.expect(func(f frame) {
 		if f.Type == "ack" && taken != nil {
 			taken(l, f)
 		}
-		answer <- f
+		answer = f
+		close(answered)
+	})
+	err := l.repeat(ctx, r, answered)
+	l.forget(r.ID)
+	select {
+	case <-answered: // perhaps together with what ended the wait, or since
+	default:
+		return frame{}, err
 	}
-	r.ID = l.expect(take)
-	defer l.forget(r.ID)
+	if answer.Type == "error" {
+		return answer, answer.refusal()
+	}
+	return answer, nil
+}
+
+// repeat sends a frame until it is answered. Errors: errLost, a [*FrameError], that of ctx.
+func (l *link) repeat(ctx context.Context, r request, answered <-chan struct{}) error {
 	again := time.NewTicker(answerTimeout)
 	defer again.Stop()
 	for {
 		if err := l.write(r); err != nil {
-			return frame{}, err
+			return err
 		}
 		select {
-		case f := <-answer:
-			if f.Type == "error" {
-				return f, f.refusal()
-			}
-			return f, nil
+		case <-answered:
+			return nil
 		case <-again.C: // the same frame again has the same answer
 		case <-l.ended:
-			return frame{}, errLost
+			return errLost
 		case <-ctx.Done():
-			return frame{}, fmt.Errorf("client: %s was not answered: %w", r.Type, ctx.Err())
+			return fmt.Errorf("client: %s was not answered: %w", r.Type, ctx.Err())
 		}
 	}
 }

@@ -1,8 +1,12 @@
 package client_test
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
+	"time"
+
+	"github.com/tandemhq/tandem/coord"
 )
 
 // TestUnsubscribeOfAllThatWaits has a topic left since the events of another one wait, which then is followed
@@ -40,4 +44,28 @@ func TestUnsubscribeOfAllThatWaits(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestAnswerAtTheLastMoment has answers come when Subscribe gives up: either the topic is followed, or Subscribe fails.
+func TestAnswerAtTheLastMoment(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t)
+		n.serve(t, "a")
+		c, k := n.connect(t, n.options("a"))
+		for range 200 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			err := while(func() {
+				id := k.expect("subscribe")["id"]
+				time.Sleep(time.Second)
+				k.send(body{"type": "ack", "id": id, "positions": body{"room:1": "0"}})
+			}, func() error { return c.Subscribe(ctx, map[string]coord.Position{"room:1": coord.Start}) })
+			cancel()
+			synctest.Wait()
+			if got := c.Positions(); (err == nil) != (len(got) == 1) {
+				t.Fatalf("Subscribe returns %v, and follows %v", err, got)
+			}
+			c.Unsubscribe("room:1")
+			k.expect("unsubscribe")
+		}
+	})
 }
