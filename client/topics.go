@@ -287,6 +287,9 @@ func (l *link) resubscribe(names []string) {
 	c := l.client
 	from := make(map[string]coord.Position, len(names))
 	c.mu.Lock()
+	if c.link != l { // by now the next one resumes
+		names = nil
+	}
 	for _, name := range names {
 		if t := c.topics[name]; t != nil && t.stage == idle {
 			t.stage = asked
