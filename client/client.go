@@ -378,9 +378,14 @@ func (c *Client) request(ctx context.Context, r request, taken func(*link, frame
 		case errors.Is(err, errLost):
 			failures = -1
 		case ok && refused.again():
-			pause(ctx, upTo(min(c.o.MaxBackoff, c.o.MinBackoff<<min(failures, 20))))
+			pause(ctx, c.between(failures))
 		default:
 			return f, err
 		}
 	}
+}
+
+// between is the pause before a frame that was refused is sent again.
+func (c *Client) between(failures int) time.Duration {
+	return upTo(min(c.o.MaxBackoff, c.o.MinBackoff<<min(failures, 20)))
 }

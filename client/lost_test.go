@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tandemhq/tandem/client"
 	"github.com/tandemhq/tandem/coord"
 )
 
@@ -66,6 +67,26 @@ func TestAnswerAtTheLastMoment(t *testing.T) {
 			}
 			c.Unsubscribe("room:1")
 			k.expect("unsubscribe")
+		}
+	})
+}
+
+// TestToolResultIsInsistedOn has a server that can't take the answer to a tool call for a while.
+func TestToolResultIsInsistedOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t)
+		n.serve(t, "a")
+		o := n.options("a")
+		o.Tool = func(context.Context, client.ToolCall) (any, error) { return 7, nil }
+		_, k := n.connect(t, o)
+		k.send(body{"type": "tool.call", "call": "c1", "tool": "add", "args": body{}, "deadline": time.Now().Add(time.Hour)})
+		for range 5 {
+			k.send(body{"type": "error", "id": k.expect("tool.result")["id"], "code": "unavailable", "message": "no"})
+		}
+		f := k.expect("tool.result")
+		k.send(body{"type": "ack", "id": f["id"]})
+		if f["call"] != "c1" || f["result"] != 7.0 {
+			t.Errorf("got %v", f)
 		}
 	})
 }

@@ -61,10 +61,21 @@ func (l *link) startTool(f frame) {
 		if err != nil {
 			r.Result, r.Error = nil, cmp.Or(err.Error(), "failed")
 		}
-		if _, err := l.ask(ctx, r, nil); err != nil && ctx.Err() == nil {
+		if err := l.insist(ctx, r); err != nil && ctx.Err() == nil {
 			c.o.Logger.WarnContext(ctx, "the answer to a tool call was refused", "call", call.ID, "tool", call.Tool, "error", err)
 		}
 	})
+}
+
+// insist is ask, for as long as the server says that the frame may be accepted later.
+func (l *link) insist(ctx context.Context, r request) error {
+	for failures := 0; ; failures++ {
+		_, err := l.ask(ctx, r, nil)
+		if refused, ok := errors.AsType[*FrameError](err); !ok || !refused.again() || ctx.Err() != nil {
+			return err
+		}
+		pause(ctx, l.client.between(failures))
+	}
 }
 
 func (c *Client) answerTool(ctx context.Context, call ToolCall, busy bool) (json.RawMessage, error) {
