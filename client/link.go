@@ -117,9 +117,7 @@ func (c *Client) serve(l *link) error {
 	close(c.linked)
 	state := c.state
 	c.mu.Unlock()
-	if state != "" {
-		_ = l.post(request{Type: "presence", State: state}, func(frame) {}) // fails with the connection
-	}
+	l.tell(state)
 	l.resume()
 
 	err := l.read()
@@ -142,6 +140,25 @@ func (c *Client) serve(l *link) error {
 		return errMoved
 	}
 	return meaning(err)
+}
+
+// tell tells the connection of a state that was set before, if one was, or of the one that is by the time that the
+// server takes it.
+func (l *link) tell(state State) {
+	if state == "" {
+		return
+	}
+	// Fails with the connection.
+	_ = l.post(request{Type: "presence", State: state}, func(answer frame) {
+		if answer.Type == "error" && answer.refusal().again() {
+			l.later(time.Second+upTo(4*time.Second), func() {
+				l.client.mu.Lock()
+				state := l.client.state
+				l.client.mu.Unlock()
+				l.tell(state)
+			})
+		}
+	})
 }
 
 // end closes the connection.
