@@ -526,3 +526,29 @@ func TestRun(t *testing.T) {
 		}
 	})
 }
+
+// TestSlowRenewal has one renewal in three hang until it is given up, which ends no lease.
+func TestSlowRenewal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &rig{Database: apptest.Memory(t, time.Now)}
+		slow := r.faulty(t, func(op string, n int) coordtest.Fault {
+			if op == "member.renew" && n%3 == 2 {
+				return coordtest.Fault{Delay: time.Minute}
+			}
+			return coordtest.Fault{}
+		})
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- slow.Run(ctx) }()
+		began := time.Now()
+		time.Sleep(10 * time.Minute)
+		members, err := slow.backend.Directory().Members(t.Context())
+		if err != nil || len(members) != 1 || members[0].Since.Sub(began) > time.Second {
+			t.Errorf("the members since %v are %+v, %v", began, members, err)
+		}
+		stop()
+		if err := <-ended; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+}

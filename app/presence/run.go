@@ -70,8 +70,8 @@ func (s *Service) heartbeats(ctx context.Context) {
 	changes, stop := s.directory.Changes()
 	defer stop()
 	for ctx.Err() == nil {
+		next, gap := time.After(s.o.Lease/3), time.After(renewGap) // a beat that hangs is none of the pause
 		s.beat(ctx)
-		next, gap := time.After(s.o.Lease/3), time.After(renewGap)
 		select {
 		case <-ctx.Done():
 			return
