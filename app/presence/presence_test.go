@@ -7,9 +7,12 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/uptrace/bun"
 
 	"github.com/tandemhq/tandem/app/metrics"
 	"github.com/tandemhq/tandem/app/presence"
@@ -546,6 +549,77 @@ func TestSlowRenewal(t *testing.T) {
 		if err != nil || len(members) != 1 || members[0].Since.Sub(began) > time.Second {
 			t.Errorf("the members since %v are %+v, %v", began, members, err)
 		}
+		stop()
+		if err := <-ended; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+}
+
+// unreadable is a database that can't be read for a while.
+type unreadable struct{ atomic.Bool }
+
+func (u *unreadable) BeforeQuery(ctx context.Context, _ *bun.QueryEvent) context.Context {
+	if !u.Load() {
+		return ctx
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	cancel()
+	return ctx
+}
+
+func (u *unreadable) AfterQuery(context.Context, *bun.QueryEvent) {}
+
+// A comparison that was not possible is made when it is, not in its next turn.
+func TestCheckedAfterAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &rig{Database: apptest.Memory(t, time.Now)}
+		b, o := r.Open(t, coord.Options{})
+		away := new(unreadable)
+		o.Read = o.Write.WithQueryHook(away)
+		st := store.New(o)
+		b = coordtest.Faulty(b, func(op string, n int) coordtest.Fault {
+			return coordtest.Fault{Cut: op == "directory.sweep" && n == 10}
+		})
+		var ann int64
+		announce := func(state string) {
+			err := st.InTx(t.Context(), func(ctx context.Context, u store.Unit) error {
+				if ann == 0 {
+					user, err := u.AddUser(ctx, store.NewUser{Name: "ann", Role: store.Member, PasswordHash: "x"})
+					if ann = user.ID; err != nil {
+						return err
+					}
+				}
+				_, err := u.SetPresence(ctx, ann, state, true)
+				return err
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		expect := func(when string) {
+			t.Helper()
+			if p, err := st.Presence(t.Context(), ann); err != nil || p[0].State != presence.Offline {
+				t.Errorf("%s: announced is %+v, %v", when, p, err)
+			}
+		}
+		service := presence.New(st, b, metrics.New("", ""), presence.Options{}, slog.New(slog.DiscardHandler))
+		announce(presence.Online) // by a replica that has crashed
+		away.Store(true)
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- service.Run(ctx) }()
+		time.Sleep(5 * time.Second)
+		away.Store(false)
+		time.Sleep(time.Minute)
+		expect("in the beginning")
+
+		announce(presence.Online) // the tenth sweep, 67 to 203 seconds from the beginning, has an unknown outcome
+		away.Store(true)
+		time.Sleep(145 * time.Second)
+		away.Store(false)
+		time.Sleep(time.Minute)
+		expect("after a sweep of which nothing is known")
 		stop()
 		if err := <-ended; err != nil {
 			t.Errorf("Run: %v", err)

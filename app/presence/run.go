@@ -223,11 +223,11 @@ func (s *Service) rounds(ctx context.Context) {
 	case <-ctx.Done():
 	case <-time.After(rand.N(s.o.Lease / 30)):
 	}
-	for n := 0; ctx.Err() == nil; n++ {
-		if n%(2*checkLeases) == 0 {
-			s.check(ctx)
+	for n, unsure := 0, true; ctx.Err() == nil; n++ {
+		if unsure || n%(2*checkLeases) == 0 {
+			unsure = !s.check(ctx)
 		}
-		s.sweep(ctx)
+		unsure = !s.sweep(ctx) || unsure
 		select {
 		case <-ctx.Done():
 		case <-time.After(s.o.Lease/4 + rand.N(s.o.Lease/2)):
@@ -235,8 +235,9 @@ func (s *Service) rounds(ctx context.Context) {
 	}
 }
 
-// sweep removes what vanished replicas have left.
-func (s *Service) sweep(ctx context.Context) {
+// sweep removes what vanished replicas have left. It reports false when there may be more to announce of it than
+// could be found out.
+func (s *Service) sweep(ctx context.Context) (sure bool) {
 	for ctx.Err() == nil {
 		swept, err := s.directory.Sweep(ctx)
 		for _, e := range swept {
@@ -249,24 +250,26 @@ func (s *Service) sweep(ctx context.Context) {
 			s.onGone(ctx, user, id)
 		}
 		if errors.Is(err, coord.ErrUnknownOutcome) {
-			s.check(ctx)
+			return s.check(ctx)
 		}
 		if err != nil || len(swept) == 0 {
-			return
+			break
 		}
 	}
+	return true
 }
 
-// check has everybody looked at of whom not was announced last that they are offline.
-func (s *Service) check(ctx context.Context) {
+// check has everybody looked at of whom not was announced last that they are offline, and reports whether it could.
+func (s *Service) check(ctx context.Context) bool {
 	users, err := s.store.Present(ctx)
 	if err != nil {
-		return
+		return false
 	}
 	now := time.Now()
 	for _, user := range users {
 		s.touch(user, change{due: now})
 	}
+	return true
 }
 
 // touch has a person looked at, when that is due.
