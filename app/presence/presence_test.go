@@ -556,6 +556,18 @@ func TestSlowRenewal(t *testing.T) {
 	})
 }
 
+// What is to be announced when the replica stops is left for the end.
+func TestStoppedAnnouncement(t *testing.T) {
+	r := newRig(t, apptest.StoppedMemory(t))
+	r.one.connect(t, r.users[0], "a")
+	stopped, cancel := context.WithCancel(t.Context())
+	cancel()
+	r.one.Announce(stopped)
+	if r.one.Waiting() != 1 {
+		t.Errorf("%d announcements wait, want 1", r.one.Waiting())
+	}
+}
+
 // unreadable is a database that can't be read for a while.
 type unreadable struct{ atomic.Bool }
 

@@ -321,6 +321,9 @@ func (s *Service) nextDue() (next time.Time, some bool) {
 // announce looks at people who are due by now, and reports whether it was worth it and
 // there may be more.
 func (s *Service) announce(ctx context.Context, now time.Time) bool {
+	if ctx.Err() != nil { // what there is stays for the end
+		return false
+	}
 	taken := make(map[int64]change)
 	var users []int64
 	s.mu.Lock()
@@ -331,7 +334,7 @@ func (s *Service) announce(ctx context.Context, now time.Time) bool {
 		}
 	}
 	s.mu.Unlock()
-	if len(users) == 0 || ctx.Err() != nil {
+	if len(users) == 0 {
 		return false
 	}
 	slices.Sort(users) // rows are locked in order
