@@ -217,13 +217,13 @@ func (e *eventStream) finish() {
 // limit says until when a write must be done. It reports false when there may be none.
 func (e *eventStream) limit() bool {
 	wait := e.hub.o.SlowAfter + 5*time.Second
+	e.mu.Lock() // the limit that shut sets is not to be put off by one from before it
+	defer e.mu.Unlock()
 	select {
 	case <-e.ended: // which does not wait for a client that takes nothing
 		wait = lingerTime
 	default:
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
 	if !e.over {
 		_ = e.control.SetWriteDeadline(time.Now().Add(wait)) // fails when the connection has ended
 	}
