@@ -267,16 +267,19 @@ func (x *index) run(ctx context.Context, stream coord.Stream) {
 				}
 				t.mu.Unlock()
 			}
-		case errors.Is(err, coord.ErrUnavailable):
-			// Nothing is lost by it; go on when the store is back.
-			wait = min(2*wait+100*time.Millisecond, 5*time.Second)
-			pauseUntil(x.done, wait/2+rand.N(wait))
-		case err != nil:
+		case errors.Is(err, coord.ErrClosed):
 			if !x.isClosed() {
 				x.log.WarnContext(ctx, "no more events will come", "error", err)
 				x.failed()
 			}
 			return
+		case err != nil:
+			// Nothing is lost by it, and whatever it is may pass: go on when the store is back.
+			if !errors.Is(err, coord.ErrUnavailable) {
+				x.log.WarnContext(ctx, "events could not be read", "error", err)
+			}
+			wait = min(2*wait+100*time.Millisecond, 5*time.Second)
+			pauseUntil(x.done, wait/2+rand.N(wait))
 		default:
 			wait = 0
 			x.deliver(ctx, events)

@@ -337,6 +337,23 @@ func TestClosedBackendEndsEverybody(t *testing.T) {
 	})
 }
 
+// TestGoesOnAfterWhateverError has a store that refuses to be read for a while, which is no outage by its error.
+func TestGoesOnAfterWhateverError(t *testing.T) {
+	bubble(t, func(e *env) {
+		c := e.connect(100)
+		c.mustFrom("room:1", coord.Head)
+		for range 5 {
+			e.fail(errors.New("the server refuses the connection"))
+		}
+		time.Sleep(time.Minute)
+		later := e.connect(200)
+		later.mustFrom("room:1", coord.Head)
+		e.publish("room:1", 3)
+		time.Sleep(time.Minute)
+		e.upToDate("room:1", c, later)
+	})
+}
+
 func TestUnusedTopicsAreLeft(t *testing.T) {
 	bubble(t, func(e *env) {
 		c, other := e.connect(100), e.connect(101)
