@@ -131,8 +131,9 @@ func New(st *store.Store, backend coord.Backend, m *metrics.Metrics, o Options, 
 // for nothing, least of all for the release. OnReplaced is called before Run.
 func (s *Service) OnReplaced(f func(user int64, connection string)) { s.onReplaced = f }
 
-// OnGone sets what is called when a connection has ended with its replica. One
-// replica is told of it, at most once. OnGone is called before Run.
+// OnGone sets what is called when a connection has ended with its replica, or when the
+// directory could not be told of its end before. One replica is told of it, at most once.
+// OnGone is called before Run.
 func (s *Service) OnGone(f func(ctx context.Context, user int64, connection string)) { s.onGone = f }
 
 func prefix(user int64) string { return "user/" + strconv.FormatInt(user, 10) + "/" }

@@ -291,6 +291,24 @@ func TestLostAnswers(t *testing.T) {
 	}
 }
 
+// What else is to be ended with a connection is, when the store was away as it ended.
+func TestGoneInAnOutage(t *testing.T) {
+	r := newRig(t, apptest.StoppedMemory(t))
+	away := r.faulty(t, func(op string, n int) coordtest.Fault {
+		return coordtest.Fault{Fail: op == "member.deregister" && n <= 2}
+	})
+	ann := r.users[0]
+	release := away.connect(t, ann, "a")
+	away.connect(t, ann, "b")
+	release()
+	for range 3 {
+		away.Beat(t.Context())
+	}
+	if want := []string{of(ann, "a")}; !slices.Equal(away.gone, want) {
+		t.Errorf("gone are %q, want %q", away.gone, want)
+	}
+}
+
 // between is a backend that does something after it was read, and before the reader
 // has the answer.
 type between struct {

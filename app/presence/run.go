@@ -211,8 +211,9 @@ func (s *Service) tidy(ctx context.Context, m coord.Member) {
 		s.mu.Lock()
 		delete(s.doubts, r.Key)
 		s.mu.Unlock()
-		if user, _, ok := parseKey(r.Key); ok {
+		if user, id, ok := parseKey(r.Key); ok {
 			s.touch(user, change{due: now, seen: true})
+			s.onGone(ctx, user, id) // who ended the connection may have been unable to do more, too
 		}
 	}
 }
