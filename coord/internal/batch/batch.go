@@ -170,7 +170,7 @@ func (b *Batcher[T, R]) fly(calls []*call[T, R]) {
 			b.start()
 		})
 		if len(calls) == 1 {
-			b.single(calls[0])
+			_ = b.single(calls[0]) // which its caller hears
 		} else {
 			b.shared(calls)
 		}
