@@ -267,6 +267,22 @@ func TestBrowserPeople(t *testing.T) {
 	bob.look("hidden")
 	h.ada.see("that bob looks at something else", bobIs("away"))
 	bob.look("visible")
+	for _, event := range []string{`window.dispatchEvent(new Event("online"))`, `document.dispatchEvent(new Event("visibilitychange", { bubbles: true }))`} {
+		// A connection may be dead by then, and is asked at once.
+		if pings := bob.read(fmt.Sprintf(`(() => {
+			let pings = 0
+			const send = WebSocket.prototype.send
+			WebSocket.prototype.send = function (frame) {
+				if (JSON.parse(frame).type === "ping") pings++
+				send.call(this, frame)
+			}
+			%s
+			WebSocket.prototype.send = send
+			return String(pings)
+		})()`, event)); pings != "1" {
+			t.Errorf("%s: %s pings", event, pings)
+		}
+	}
 	h.ada.see("that bob is back", bobIs("online"))
 	second := h.bob(t, "bob's other tab", h.first)
 	bob.close()

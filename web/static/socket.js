@@ -53,12 +53,9 @@ export class Socket {
    */
   constructor(handlers) {
     this.#handlers = handlers
-    addEventListener('online', () => this.reconnectNow())
-    addEventListener('visibilitychange', () => {
-      if (document.visibilityState !== 'visible' || !this.#running) return
-      if (this.online) this.#ping(4_000)
-      else this.reconnectNow()
-    })
+    // Another network, or a page that somebody looks at again: the connection may be dead.
+    addEventListener('online', () => this.#check())
+    addEventListener('visibilitychange', () => document.visibilityState === 'visible' && this.#check())
   }
 
   get online() {
@@ -295,6 +292,11 @@ export class Socket {
     if (seq >= 0 && seq <= seqOf(topic.position)) return
     topic.position = frame.position
     this.#handlers.event(frame)
+  }
+
+  #check() {
+    if (this.online) this.#ping(4_000)
+    else this.reconnectNow()
   }
 
   async #ping(timeout) {
