@@ -181,17 +181,31 @@ func (s *Server) endAll(ctx context.Context, most time.Duration, parts map[strin
 	return errors.Join(problems...)
 }
 
-// offerSetup prints a link for the set-up while there is no user.
+// offerSetup prints a link for the set-up while there is no user. Whoever starts Tandem waits for it, so it is
+// tried until it is known whether there is one.
 func (s *Server) offerSetup(ctx context.Context, addr net.Addr) {
-	token, err := s.auth.SetupToken(ctx)
-	switch {
-	case err != nil && ctx.Err() == nil:
-		s.log.ErrorContext(ctx, "no set-up link could be made", "error", err)
-	case token != "":
-		_, _ = fmt.Fprintf(s.config.Output, "\nOpen this link to set Tandem up. It works once, within %.0f hours:\n\n  %s\n\n",
-			auth.SetupTTL.Hours(), s.config.setupLink(addr, token))
+	for wait := setupRetry; ; wait = min(2*wait, time.Minute) {
+		token, err := s.auth.SetupToken(ctx)
+		switch {
+		case token != "" && err == nil:
+			_, _ = fmt.Fprintf(s.config.Output, "\nOpen this link to set Tandem up. It works once, within %.0f hours:\n\n  %s\n\n",
+				auth.SetupTTL.Hours(), s.config.setupLink(addr, token))
+			return
+		case err == nil || ctx.Err() != nil:
+			return
+		case wait == setupRetry:
+			s.log.ErrorContext(ctx, "no set-up link could be made; trying on", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
 	}
 }
+
+// setupRetry is when the set-up link is tried again the first time; the pause doubles each time.
+const setupRetry = time.Second
 
 // setupLink carries the token in the fragment, which browsers send to nobody.
 func (c Config) setupLink(addr net.Addr, token string) string {

@@ -3,6 +3,7 @@ package web_test
 import (
 	"bytes"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net/http"
 	"net/url"
@@ -53,6 +54,23 @@ func TestSetup(t *testing.T) {
 		t.Error("set-up is needed still")
 	}
 	c.call("POST", "/api/v1/setup", body{"token": token, "name": "Bob", "password": password}, 403)
+}
+
+// A database that fails as Tandem starts costs nobody the link.
+func TestSetupLinkAfterAFailure(t *testing.T) {
+	var output, logged safeBuffer
+	db := newDatabase(t)
+	rename := func(from, to string) {
+		t.Helper()
+		if _, err := db.rows.ExecContext(t.Context(), "ALTER TABLE "+from+" RENAME TO "+to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rename("app_setup_tokens", "hidden")
+	startLogged(t, db, func(c *app.Config) { c.Output = &output }, slog.New(slog.NewTextHandler(&logged, nil)))
+	eventually(t, "the failure", func() bool { return strings.Contains(logged.String(), "no set-up link could be made; trying on") })
+	rename("hidden", "app_setup_tokens")
+	eventually(t, "the set-up link", func() bool { return strings.Contains(output.String(), "#setup=") })
 }
 
 func TestSignInAndOut(t *testing.T) {
