@@ -94,6 +94,7 @@ func TestStateIsDocumented(t *testing.T) {
 // timersOf says for each function that waits for a time to which background job it belongs. The
 // others serve a call, or the end of the process, and end with it.
 var timersOf = map[string]string{
+	"app.Server.offerSetup":              "setup.offer",
 	"app/health.Health.Run":              "health.probe",
 	"app/hub.Hub.watch":                  "hub.watch",
 	"app/jobs.Registry.do":               "jobs.lead", // or any job that has its turn
