@@ -62,7 +62,7 @@ func (d *doorbell) run(ctx context.Context) {
 		_, err := d.b.coordination.NewRaw(`SET LOCAL synchronous_commit = off; SELECT pg_notify(?, ?)`, channel, what).Exec(ringing)
 		cancel()
 		if err != nil && ctx.Err() == nil {
-			d.b.log().DebugContext(ctx, "doorbell failed; other replicas will poll", "error", err)
+			d.b.log().DebugContext(ctx, "doorbell failed; it is rung again", "error", err)
 			d.ring(news(n))
 			pause = ringPause
 		}
